@@ -1,0 +1,48 @@
+"""Declares the optional compiled extensions; pyproject.toml holds everything else."""
+
+from __future__ import annotations
+
+import os
+
+from setuptools import Extension, setup
+
+# Names of the kernels in dataloader/_fast: `NAME_c.pyx` beside its twin `NAME_py.py`.
+KERNELS: tuple[str, ...] = ()
+
+
+def flag(name: str) -> bool:
+    """Tell whether an environment switch is on; unset, empty and "0" mean off."""
+    return os.environ.get(f"DATALOADER_{name}", "") not in ("", "0")
+
+
+def extensions() -> list[Extension]:
+    """One extension for each kernel, none when the user asked for pure Python."""
+    without, required, checked = map(flag, ("NO_EXT", "REQUIRE_EXT", "DEBUG_EXT"))
+    if without and required:
+        raise SystemExit(
+            "DATALOADER_NO_EXT and DATALOADER_REQUIRE_EXT exclude each other: unset one"
+        )
+    if without:
+        return []
+    return [_extension(name, required, checked) for name in KERNELS]
+
+
+def _extension(name: str, required: bool, checked: bool) -> Extension:
+    # `optional` turns a missing compiler into a warning; errors in the .pyx still fail.
+    extension = Extension(
+        f"dataloader._fast.{name}_c",
+        [f"dataloader/_fast/{name}_c.pyx"],
+        optional=not required,
+    )
+    # setuptools hands these to Cython, so that no file repeats them.
+    extension.cython_directives = {
+        "language_level": 3,
+        "freethreading_compatible": True,
+        "boundscheck": checked,
+        "wraparound": checked,
+        "initializedcheck": checked,
+    }
+    return extension
+
+
+setup(ext_modules=extensions())
