@@ -1,0 +1,261 @@
+"""Fetching: the samples of one batch, by index or from an iterator, and collated.
+
+A `Fetch` is what every backend calls in the thread that loads. Which form of a
+map-style dataset is called is settled once for each epoch (`choose_fetch`), not per
+batch.
+
+The loop over a dataset stands in one comprehension whose body and whose ``for`` are on
+different source lines. On one line the compiler fuses the store of the index with the
+load of the dataset into an instruction that writes the dataset's reference count for
+every sample, and on free-threaded builds that write is what stops workers from scaling.
+For the same reason the dataset is an argument, not a variable of an enclosing function.
+A formatter must not join the lines.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dataloader.errors import InterruptedDatasetError
+from dataloader.samplers.iterators import survives_interrupt
+from dataloader.worker_info import COLLATE, SINGLE, WHOLE, Scope, Task
+
+__all__ = [
+    "END",
+    "Collate",
+    "Fetch",
+    "Stream",
+    "choose_fetch",
+    "explain_stop",
+    "fetch_stream",
+    "note_place",
+    "uses_getitems",
+]
+
+Collate = Callable[[Any], Any]
+"""``collate_fn``: makes a batch of a list of samples, or of one sample."""
+
+Fetch = Callable[[Any, Collate, Task, Scope], Any]
+"""``fetch(dataset, collate_fn, task, scope)`` returns the task's batch."""
+
+
+class END:
+    """Returned in place of a batch by a worker whose iterable dataset is exhausted.
+
+    The class itself is the marker: comparing with a class costs no write to a shared
+    reference count.
+    """
+
+
+def choose_fetch(dataset: Any, batched: bool, checked: bool = False) -> Fetch:
+    """Return the function that loads batches of a map-style dataset.
+
+    Args:
+        dataset: called as ``dataset[key]`` or ``dataset.__getitems__(keys)``.
+        batched: keys come as batches; else a key is one sample.
+        checked: raise ValueError when ``__getitems__`` returns another number of
+            samples than it was asked for.
+    """
+    if not batched:
+        return fetch_single
+    if uses_getitems(dataset):
+        return fetch_whole_checked if checked else fetch_whole
+    return fetch_items
+
+
+def fetch_items(dataset: Any, collate_fn: Collate, task: Task, scope: Scope) -> Any:
+    """Load a batch sample by sample: ``collate_fn([dataset[i] for i in keys])``."""
+    indices = task[2]
+    if not isinstance(indices, (range, list, tuple)):
+        indices = list(indices)
+        task = (task[0], task[1], indices)
+    scope.task = task
+    cursor = scope.cursor = iter(indices)
+    try:
+        # Two lines on purpose, see the module's docstring.
+        samples = [
+            dataset[index]
+            for index in cursor
+        ]  # fmt: skip
+        scope.cursor = COLLATE
+        return collate_fn(samples)
+    except StopIteration as error:
+        raise explain_stop() from error
+
+
+def fetch_single(dataset: Any, collate_fn: Collate, task: Task, scope: Scope) -> Any:
+    """Load one sample, whose key may be anything, also a list of keys."""
+    scope.task = task
+    scope.cursor = SINGLE
+    try:
+        sample = dataset[task[2]]
+        scope.cursor = COLLATE
+        return collate_fn(sample)
+    except StopIteration as error:
+        raise explain_stop() from error
+
+
+def fetch_whole(
+    dataset: Any,
+    collate_fn: Collate,
+    task: Task,
+    scope: Scope,
+    check: Callable[[Any, Any], Any] | None = None,
+) -> Any:
+    """Load a batch by one call of ``dataset.__getitems__``, given a list of keys."""
+    scope.task = task
+    scope.cursor = WHOLE
+    indices = task[2]
+    if isinstance(indices, range):
+        indices = list(indices)
+    try:
+        samples = dataset.__getitems__(indices)
+        if check is not None:
+            samples = check(samples, indices)
+        scope.cursor = COLLATE
+        return collate_fn(samples)
+    except StopIteration as error:
+        raise explain_stop() from error
+
+
+def fetch_whole_checked(
+    dataset: Any, collate_fn: Collate, task: Task, scope: Scope
+) -> Any:
+    """Load a batch by ``dataset.__getitems__`` and count what it returns."""
+    return fetch_whole(dataset, collate_fn, task, scope, _require_all)
+
+
+def _require_all(samples: Any, indices: Any) -> Any:
+    if not isinstance(samples, Sequence):
+        samples = list(samples)
+    if len(samples) != len(indices):
+        raise ValueError(
+            f"__getitems__ returned {len(samples)} samples for {len(indices)} indices; "
+            "it must return one sample for each index, in order"
+        )
+    return samples
+
+
+def uses_getitems(dataset: Any) -> bool:
+    """Return whether a batch of this dataset is fetched by one ``__getitems__`` call.
+
+    ``Subset`` has the method only to pass it on; it is asked sample by sample unless
+    what it wraps has a ``__getitems__`` of its own, so that `rng` knows which sample is
+    being loaded.
+    """
+    if not getattr(dataset, "__getitems__", None):
+        return False
+    if not _is_plain_subset(dataset):
+        return True
+    return uses_getitems(dataset.dataset)
+
+
+def _is_plain_subset(dataset: Any) -> bool:
+    method = getattr(type(dataset), "__getitems__", None)
+    package = getattr(method, "__module__", "").partition(".")[0]
+    return (
+        getattr(method, "__qualname__", "") == "Subset.__getitems__"
+        and package in ("dataloader", "torch")
+        and type(dataset).__getitem__.__qualname__ == "Subset.__getitem__"
+    )
+
+
+class Stream:
+    """The iterator over an iterable dataset, and what has come of it.
+
+    Belongs to the one thread that iterates it.
+
+    Args:
+        dataset: an iterable dataset; ``iter()`` of it is called here.
+        batched: samples are delivered in batches.
+        drop_last: leave out a last batch that is short.
+    """
+
+    def __init__(self, dataset: Any, batched: bool, drop_last: bool) -> None:
+        # zip asks for iter() of what it is given, and iter() of a user's iterator may
+        # begin it anew; iter() of a map is that map.
+        iterator = iter(dataset)
+        self._iterator = map(next, itertools.repeat(iterator))
+        # Settled here: after an interrupt there must be no call before it is noted.
+        self._is_mortal = not survives_interrupt(iterator)
+        self._suspect = False
+        self._batched = batched
+        self._drop_last = drop_last
+        self._ended = False
+        self._ordinal = 0
+        self._samples: list[Any] = []
+
+    def fetch(self, collate_fn: Collate, task: Task, scope: Scope) -> Any:
+        """Return the next batch, or `END`.
+
+        A batch that an exception of the dataset broke off is lost, as in PyTorch; one
+        that Ctrl-C broke off is completed by the next call.
+        """
+        try:
+            batch = self._fetch(collate_fn, task, scope)
+        except StopIteration as error:
+            self._samples = []
+            raise explain_stop() from error
+        except Exception:
+            self._samples = []
+            raise
+        self._samples = []
+        return batch
+
+    def _fetch(self, collate_fn: Collate, task: Task, scope: Scope) -> Any:
+        samples = self._samples
+        size = len(task[2]) if self._batched else 1
+        if not self._ended and len(samples) < size:
+            self._fill(size - len(samples), task[0], scope)
+            self._ended = len(samples) < size
+            if self._ended and self._suspect:
+                self._suspect = False
+                raise InterruptedDatasetError
+        if not samples or (self._drop_last and len(samples) < size):
+            return END
+        scope.cursor = COLLATE
+        return collate_fn(samples if self._batched else samples[0])
+
+    def _fill(self, missing: int, number: int, scope: Scope) -> None:
+        """Take samples; `rng` inside the dataset is keyed by their ordinals."""
+        keys = range(missing)
+        scope.task = (number, self._ordinal, keys)
+        cursor = scope.cursor = iter(keys)
+        append = self._samples.append
+        try:
+            # The cursor comes first in zip: when it ends nothing more is asked for.
+            for _, sample in zip(cursor, self._iterator, strict=False):
+                append(sample)
+                self._suspect = False
+        except KeyboardInterrupt:
+            self._suspect = self._is_mortal
+            raise
+        finally:
+            self._ordinal += missing - operator.length_hint(cursor)
+
+
+def fetch_stream(stream: Stream, collate_fn: Collate, task: Task, scope: Scope) -> Any:
+    """Load the next batch of a `Stream`."""
+    return stream.fetch(collate_fn, task, scope)
+
+
+def explain_stop() -> RuntimeError:
+    """Return the error that StopIteration of a dataset or collate_fn becomes."""
+    return RuntimeError(
+        "the dataset or collate_fn raised StopIteration, which would end the epoch "
+        "early without a word; return a sample or raise another exception"
+    )
+
+
+def note_place(error: BaseException, note: str) -> None:
+    """Attach the note that says where ``error`` was raised, once.
+
+    Args:
+        error: the user's exception, which keeps type, arguments and traceback.
+        note: worker, epoch, batch and indices in words.
+    """
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)

@@ -1,0 +1,297 @@
+"""Who is loading: `get_worker_info` and `rng`, answered for the calling thread.
+
+A backend puts a `Scope` in place while one of its threads (or, without workers, the
+thread that calls ``next()``) loads a batch. It says which worker, epoch, batch and
+sample the thread is at, so that random numbers can be a function of the place of a
+sample in the epoch and not of the thread that happens to load it.
+
+Guards: a `Scope` belongs to one thread, the only one that reads or writes it; `_local`
+is per thread by nature.
+"""
+
+from __future__ import annotations
+
+import operator
+import random
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from dataloader._torch import loaded_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "COLLATE",
+    "SINGLE",
+    "WHOLE",
+    "Scope",
+    "Task",
+    "WorkerInfo",
+    "WorkerRng",
+    "current_torch_seed",
+    "get_worker_info",
+    "local",
+    "rng",
+]
+
+_MASK_64 = (1 << 64) - 1
+
+# What a stream of random numbers is for. Streams of different purposes never overlap,
+# since the purpose is a word of Philox's counter.
+_ITEM, _COLLATE, _BATCH, _STREAM, _WORKER, _WORKER_ITEM = range(6)
+
+
+class WorkerRng:
+    """Generators of one worker, new for each batch: `WorkerInfo.rng`.
+
+    The same three that PyTorch keeps for a thread worker, so that
+    ``torch.random.thread_safe_generator()`` works inside a worker. Each is made at its
+    first use in a batch, from (seed, epoch, batch): what it yields does not depend on
+    the worker that loads the batch. With ``items_in_parallel`` it is new for each
+    sample, from the sample's position.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._made: dict[str, Any] = {}
+        self._place: tuple[int, int, int] | None = None
+
+    def _get(self, name: str) -> Any:
+        place = self._current()
+        if place != self._place:
+            self._place = place
+            self._made = {}
+        if name not in self._made:
+            self._made[name] = getattr(self, f"_make_{name}")()
+        return self._made[name]
+
+    def _current(self) -> tuple[int, int, int]:
+        """Return what the generators are keyed by: epoch, place and purpose."""
+        scope = self._scope
+        number, start, _ = scope.task
+        if scope.by_item and scope.cursor == SINGLE:
+            return scope.epoch, start, _WORKER_ITEM
+        return scope.epoch, number, _WORKER
+
+    def _generator(self, lane: int) -> np.random.Generator:
+        epoch, place, purpose = self._current()
+        return _philox(self._scope.seed, epoch, place, purpose, lane)
+
+    def _make_random(self) -> random.Random:
+        return random.Random(int(self._generator(0).integers(1 << 63)))
+
+    def _make_numpy(self) -> np.random.Generator:
+        return self._generator(1)
+
+    def _make_torch(self) -> Any:
+        torch = loaded_torch()
+        if torch is None:
+            return None
+        seed = int(self._generator(2).integers(1 << 63))
+        return torch.Generator().manual_seed(seed)
+
+    @property
+    def random_generator(self) -> random.Random:
+        """A ``random.Random`` for the current batch."""
+        return self._get("random")  # type: ignore[no-any-return]
+
+    @property
+    def numpy_generator(self) -> np.random.Generator:
+        """A NumPy generator for the current batch."""
+        return self._get("numpy")  # type: ignore[no-any-return]
+
+    @property
+    def torch_generator(self) -> Any:
+        """A ``torch.Generator`` for the current batch; None without torch."""
+        return self._get("torch")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """What a worker knows of itself, with PyTorch's fields.
+
+    Attributes:
+        id: number of the worker, 0 to ``num_workers - 1``.
+        num_workers: number of workers of the loader.
+        seed: the epoch's base seed plus ``id``.
+        dataset: the worker's own dataset object.
+        rng: generators for the current batch, see `WorkerRng`.
+        worker_method: ``"thread"`` or ``"multiprocessing"``.
+    """
+
+    id: int
+    num_workers: int
+    seed: int
+    dataset: Any
+    rng: WorkerRng | None = None
+    worker_method: Literal["thread", "multiprocessing"] = "multiprocessing"
+
+
+class Scope:
+    """The place in the epoch at which one thread is loading.
+
+    Three stores for each batch, none for each sample, keep it up to date.
+
+    Attributes:
+        info: the worker's info, None in the thread that calls ``next()``.
+        torch_seed: what ``torch.initial_seed()`` answers in this worker.
+        seed: 64-bit key of the run.
+        epoch: number of the epoch.
+        task: number of the batch within the epoch, position of its first sample in the
+            global order (for iterable datasets the worker's ordinal of that sample),
+            and its keys.
+        cursor: the iterator over the batch's keys, whose length hint tells how far the
+            loading has come without a counter in the loop; or what else the thread
+            does: `SINGLE`, `WHOLE`, `COLLATE`.
+        stream: number of the worker in an iterable dataset, else None.
+        by_item: the samples of a batch are loaded by several threads, so generators
+            that are else the batch's are the sample's.
+        is_active: a batch is being loaded; else `rng` is outside a loader.
+    """
+
+    __slots__ = (
+        "_generator",
+        "_key",
+        "by_item",
+        "cursor",
+        "epoch",
+        "info",
+        "is_active",
+        "seed",
+        "stream",
+        "task",
+        "torch_seed",
+    )
+
+    def __init__(self, seed: int, epoch: int, stream: int | None = None) -> None:
+        self.seed = seed
+        self.epoch = epoch
+        self.stream = stream
+        self.info: WorkerInfo | None = None
+        self.torch_seed: int | None = None
+        self.task: Task = (0, 0, ())
+        self.cursor: Iterator[Any] | int = SINGLE
+        self.by_item = False
+        self.is_active = False
+        self._key: tuple[int, ...] | None = None
+        self._generator: np.random.Generator | None = None
+
+    @property
+    def batch(self) -> int:
+        """Number of the batch within the epoch."""
+        return self.task[0]
+
+    def generator(self, item: int | None) -> np.random.Generator:
+        """Return the generator of a place: one object while the place is the same."""
+        key = (self.epoch, *self._place(item))
+        if key != self._key:
+            self._generator = _philox(self.seed, *key)
+            self._key = key
+        assert self._generator is not None
+        return self._generator
+
+    def _place(self, item: int | None) -> tuple[int, int, int]:
+        number, start, _ = self.task
+        if self.cursor == COLLATE:
+            return number, _COLLATE, 0
+        if item is None and self.cursor == WHOLE:
+            return start, _BATCH, 0
+        position = start + (self._offset() if item is None else item)
+        if self.stream is not None:
+            return position, _STREAM, self.stream
+        return position, _ITEM, 0
+
+    def _offset(self) -> int:
+        """Index within the batch of the sample that is being loaded."""
+        if isinstance(self.cursor, int):
+            return 0
+        return max(len(self.task[2]) - operator.length_hint(self.cursor) - 1, 0)
+
+
+Task = tuple[int, int, Any]
+"""A batch to load: its number, the position of its first sample, its keys."""
+
+# What `Scope.cursor` says when it is not an iterator over keys: one sample is loaded, a
+# whole batch at once, or samples are collated.
+SINGLE, WHOLE, COLLATE = range(3)
+
+
+class _Local(threading.local):
+    scope: Scope | None = None
+
+
+local = _Local()
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """Return the `WorkerInfo` of the worker that calls it, None outside workers.
+
+    PyTorch's function of this name gives the same answer in our workers, so libraries
+    that shard their data by it need no change.
+    """
+    scope = local.scope
+    return None if scope is None else scope.info
+
+
+def current_torch_seed() -> int | None:
+    """Return what ``torch.initial_seed()`` is in this worker, None outside workers."""
+    scope = local.scope
+    return None if scope is None else scope.torch_seed
+
+
+def rng(item: int | None = None) -> np.random.Generator:
+    """Return the random generator of the sample that is being loaded.
+
+    Inside ``__getitem__`` the generator is keyed by (seed, epoch, position of the
+    sample in the epoch's order), so an augmentation drawn from it is the same for any
+    number of workers, any backend and after a resume, and a sample that is drawn twice
+    is augmented differently. Several calls for one sample return one generator, which
+    goes on. Inside ``collate_fn`` it is keyed by the number of the batch, and in an
+    iterable dataset by worker and ordinal. Outside a loader it is seeded from the
+    operating system.
+
+    The generator is NumPy's Philox with the run's seed as key and the place in the
+    epoch as counter (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+    2011), so streams of different samples never overlap.
+
+    Args:
+        item: inside ``__getitems__``, which loads many samples in one call: the index
+            within the batch of the sample that the generator is for.
+
+    Example:
+        >>> import numpy as np
+        >>> from dataloader import DataLoader, rng
+        >>> class Noisy:
+        ...     def __len__(self):
+        ...         return 4
+        ...
+        ...     def __getitem__(self, index):
+        ...         return index + rng().random()
+        >>> a = list(DataLoader(Noisy(), seed=1, num_workers=2, collate_fn=list))
+        >>> b = list(DataLoader(Noisy(), seed=1, collate_fn=list))
+        >>> a == b
+        True
+    """
+    scope = local.scope
+    if scope is None or not scope.is_active:
+        return np.random.default_rng()
+    return scope.generator(item)
+
+
+def _philox(
+    seed: int, epoch: int, place: int, purpose: int, lane: int
+) -> np.random.Generator:
+    """Make the generator of one place.
+
+    Philox's key is (seed, epoch), its counter (0, lane, place, purpose).
+
+    Each draw advances the counter's lowest word, so a place has 2**64 blocks of its
+    own.
+    """
+    key = np.array([seed & _MASK_64, epoch & _MASK_64], np.uint64)
+    counter = np.array([0, lane, place & _MASK_64, purpose], np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))

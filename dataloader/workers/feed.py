@@ -1,0 +1,153 @@
+"""Index batches of one epoch, made lazily by the consumer, none lost to an interrupt.
+
+Ctrl-C raises KeyboardInterrupt between two steps of the main thread, in particular
+after a call returned and before its result is stored. What the feed has taken from the
+sampler is therefore stored by statements that hold no call, and stays *pending* until
+the one who asked for it commits it by setting `pending` to None, also without a call.
+
+Guards: everything here belongs to the thread inside the iterator's ``next()``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any
+
+from dataloader.errors import InterruptedSamplerError
+from dataloader.samplers import BatchSampler, SequentialSampler
+from dataloader.samplers.iterators import survives_interrupt
+from dataloader.worker_info import Task
+
+__all__ = ["IndexFeed"]
+
+
+class _Nothing:
+    """The absence of something taken from the sampler."""
+
+
+class IndexFeed:
+    """Numbered index batches of an epoch.
+
+    Args:
+        sampler: the batch sampler, or the sampler when samples are not batched. Its
+            ``iter()`` is called here, once.
+        batched: the sampler yields batches of keys, not keys.
+
+    Attributes:
+        tasks: the iterator over the epoch's tasks.
+        pending: the task that was taken from it last and is not committed. Whoever
+            takes it over sets this to None.
+    """
+
+    def __init__(self, sampler: Iterable[Any], batched: bool) -> None:
+        self._sampler = sampler
+        self.tasks: Iterator[Task] = _sequential(sampler) or _Numbered(
+            iter(sampler), batched
+        )
+        self.pending: Task | None = None
+
+    def __len__(self) -> int:
+        if isinstance(self._sampler, Sized):
+            return len(self._sampler)
+        raise TypeError(
+            f"object of type {type(self._sampler).__name__!r} has no len(), so the "
+            "number of batches is not known; give the sampler a __len__"
+        )
+
+    def peek(self) -> Task:
+        """Return the next batch without taking it.
+
+        Raises:
+            StopIteration: the sampler is exhausted.
+            InterruptedSamplerError: Ctrl-C ended the sampler before its time.
+            Exception: whatever the sampler raises; asking again asks it again.
+        """
+        if self.pending is None:
+            # A for statement stores what it gets without a step in between.
+            for self.pending in self.tasks:  # noqa: B020
+                break
+            else:
+                raise StopIteration
+        assert self.pending is not None
+        return self.pending
+
+
+class _Numbered(Iterator[Task]):
+    """Numbers what a sampler yields, and loses none of it to an interrupt."""
+
+    def __init__(self, iterator: Iterator[Any], batched: bool) -> None:
+        # A for statement asks for iter() of what it loops over, and iter() of a user's
+        # iterator may begin it anew; iter() of a map is that map.
+        self._source = map(next, itertools.repeat(iterator))
+        self._batched = batched
+        self._taken: Any = _Nothing
+        self._number = 0
+        self._start = 0
+        self._suspect = False
+        self._ended = False
+        # Settled here: after an interrupt there must be no call before it is noted.
+        self._is_mortal = not survives_interrupt(iterator)
+        self._partial: list[Any] = []
+
+    def __next__(self) -> Task:
+        if self._taken is _Nothing:
+            self._take()
+        indices = self._taken
+        count = 1
+        if self._batched:
+            if not isinstance(indices, (list, tuple)):
+                indices = self._sized(indices)
+            count = len(indices)
+        task = (self._number, self._start, indices)
+        # From here on no call: all or nothing.
+        self._number += 1
+        self._start += count
+        self._taken = _Nothing
+        return task
+
+    def _take(self) -> None:
+        if self._ended:
+            raise StopIteration
+        try:
+            for self._taken in self._source:  # noqa: B020
+                self._suspect = False
+                return
+        except KeyboardInterrupt:
+            self._suspect = self._is_mortal
+            raise
+        if self._suspect:
+            self._suspect = False
+            raise InterruptedSamplerError
+        self._ended = True
+        raise StopIteration
+
+    def _sized(self, indices: Any) -> Any:
+        """Return a batch of keys as something that has a length."""
+        if isinstance(indices, Sized):
+            return indices
+        try:
+            # Kept, since what is iterated over here cannot be iterated over again.
+            self._partial.extend(indices)
+        except Exception:
+            self._taken, self._partial = _Nothing, []
+            raise
+        self._taken, self._partial = self._partial, []
+        return self._taken
+
+
+def _sequential(sampler: Iterable[Any]) -> Iterator[Task] | None:
+    """Return the tasks of an order from 0 to n - 1, None for other orders.
+
+    Made by built-in iterators alone. A range costs next to nothing, and its integers
+    are made where they are used, by the thread that uses them.
+    """
+    if type(sampler) is not BatchSampler or type(sampler.sampler) is not (
+        SequentialSampler
+    ):
+        return None
+    length, size = len(sampler.sampler), sampler.batch_size
+    whole = length - length % size
+    starts = range(0, whole if sampler.drop_last else length, size)
+    stops = itertools.chain(range(size, whole + 1, size), (length,))
+    return zip(itertools.count(), starts, map(range, starts, stops), strict=False)

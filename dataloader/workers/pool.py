@@ -1,0 +1,435 @@
+"""The worker threads of a loader, made once and used by every epoch.
+
+    consumer                                worker thread
+    --------                                -------------
+    epoch = Epoch(...); pool.enter(epoch)   find an epoch that has something to do
+    epoch.dispatch(ticket)                  sit down on the seat of its index there
+      append to a queue, wake a sleeper     claim tickets and load them until the queue
+    ...                                     is empty; leave the seat pool.leave(epoch)
+    nothing to do: announce it, look again, sleep
+
+A worker serves every live epoch of the loader in turn. Idle workers refer to no epoch
+but weakly. If an epoch waits for a batch that nobody can take, because all workers are
+inside samples of other epochs that take long, `reinforce` gives it threads of its own
+until it is over: two live iterators never block each other, nor does one that was
+abandoned.
+
+Guards: `_guard` guards the starting of threads, and with it `_workers` and `_extra`;
+they are read without it. `_epochs` is a dictionary and `sleeping` a deque, whose single
+operations are atomic. An epoch's queues are deques too; `over` and `is_closing` are set
+once.
+
+Shutdown: `close` says so to all epochs, wakes all threads and waits a bounded time for
+them. Threads are daemons: one that is stuck in a sample does not hold up the
+interpreter's exit.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import contextvars
+import itertools
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dataloader._guard import FORKS, Guard
+from dataloader.errors import WorkerDiedError
+from dataloader.workers.base import EMPTY, EpochPlan, Failure
+from dataloader.workers.lanes import Lanes
+from dataloader.workers.reorder import Arrivals, Delivery, InOrder, Ticket
+from dataloader.workers.seat import Seat
+from dataloader.workers.sleeper import Sleeper
+
+__all__ = ["Epoch", "Pool", "Worker"]
+
+STACK_BYTES = 8 << 20
+"""A worker's stack: a main thread's usual size, for recursion as deep."""
+
+JOIN_S = 0.5
+"""Longest that closing a loader waits for its threads, all together."""
+
+# The size of stacks is one number for the whole process.
+_STACK_GUARD = Guard()
+
+
+class Epoch:
+    """One epoch, as its consumer and the workers share it.
+
+    Args:
+        plan: what to load.
+        seats: one for each worker.
+
+    Attributes:
+        queues: for each worker the tickets that it may claim; with an indexed dataset
+        one
+            deque for all.
+        over: no ticket is of interest any more.
+    """
+
+    def __init__(self, plan: EpochPlan, seats: list[Seat]) -> None:
+        self.plan = plan
+        self.seats = seats
+        self.delivery: Delivery = InOrder() if plan.in_order else Arrivals()
+        self.over = False
+        self.number = -1
+        self.reinforcements: list[Worker] = []
+        self.queues: list[deque[Ticket]]
+        if plan.iterable:
+            self.queues = [deque() for _ in seats]
+        else:
+            self.queues = [deque()] * len(seats)
+        # A worker_init_fn is called in every worker, also in one that gets no batch.
+        self._all_attend = plan.worker_init_fn is not None
+        self.attendance = Sleeper()
+        context = contextvars.copy_context()
+        self._contexts = [context.copy() for _ in seats]
+
+    def wants(self, index: int) -> bool:
+        """Whether worker ``index`` has something to do here."""
+        if self.over or not self.seats[index].vacant:
+            return False
+        return bool(self.queues[index]) or (
+            self._all_attend and not self.seats[index].is_prepared_for(self.plan)
+        )
+
+    def absent(self) -> list[int]:
+        """Return the workers that have to attend and have not yet."""
+        if not self._all_attend or self.over:
+            return []
+        return [s.index for s in self.seats if not s.is_prepared_for(self.plan)]
+
+    def serve(self, worker: Worker, is_shared: Callable[[], bool]) -> None:
+        """Load what is queued for a worker, in its thread and the epoch's context.
+
+        Args:
+            worker: the thread.
+            is_shared: whether other epochs wait for their turn.
+        """
+        seat = self.seats[worker.index]
+        if not seat.occupy(worker):
+            return
+        try:
+            context = self._contexts[worker.index]
+            context.run(self._serve, worker, seat, is_shared)
+        finally:
+            seat.vacant[0] = None
+
+    def _serve(self, worker: Worker, seat: Seat, is_shared: Callable[[], bool]) -> None:
+        if not seat.is_prepared_for(self.plan):
+            seat.prepare(self.plan, worker.lanes)
+            self.attendance.wake()
+        queue = self.queues[seat.index]
+        while not self.over:
+            try:
+                # A for statement, since nothing can strike between its claim and the
+                # next line: a ticket that was claimed always says by whom, and is
+                # missed if that thread dies.
+                for ticket in iter(queue.popleft, None):
+                    ticket.worker = worker
+                    break
+            except IndexError:
+                return
+            self.delivery.finish(ticket, seat.load(ticket))
+            if is_shared():
+                return
+
+    def end(self) -> None:
+        """Let the workers turn away from it; what they still load is dropped."""
+        self.over = True
+        for queue in self.queues:
+            queue.clear()
+        self.delivery.wake()
+        for worker in self.reinforcements:
+            worker.sleeper.wake()
+
+
+class Worker:
+    """One worker thread.
+
+    Args:
+        pool: whose epochs it serves.
+        index: its id, and the number of its seat in every epoch.
+        lanes: threads that fetch samples of one batch beside it, or None.
+        only: the one epoch that it serves, for a reinforcement.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        index: int,
+        lanes: Lanes | None,
+        only: weakref.ref[Epoch] | None = None,
+    ) -> None:
+        self.index = index
+        self.lanes = lanes
+        self.sleeper = Sleeper()
+        self._pool = pool
+        self._only = only
+        self.thread: threading.Thread | None = None
+        self.thread = start_thread(self._run, f"dataloader-{index}")
+
+    @property
+    def name(self) -> str:
+        """The worker in words."""
+        return f"worker {self.index} (thread)"
+
+    @property
+    def ident(self) -> int | None:
+        """The thread's identifier."""
+        return None if self.thread is None else self.thread.ident
+
+    def is_alive(self) -> bool:
+        """Whether the thread runs, or is about to."""
+        return self.thread is None or self.thread.is_alive()
+
+    def _run(self) -> None:
+        pool = self._pool
+        turn = 0
+        while not pool.is_closing:
+            turn += 1
+            epoch = self._find(turn)
+            if epoch is not None:
+                epoch.serve(self, pool.is_shared)
+                del epoch
+            elif self._only is not None and self._is_released():
+                return
+            else:
+                self._rest()
+
+    def _find(self, turn: int) -> Epoch | None:
+        """Return an epoch that wants this worker; ``turn`` varies which comes first."""
+        refs = self._pool.epochs if self._only is None else [self._only]
+        for offset in range(len(refs)):
+            epoch = refs[(turn + offset) % len(refs)]()
+            if epoch is not None and epoch.wants(self.index):
+                return epoch
+        return None
+
+    def _is_released(self) -> bool:
+        assert self._only is not None
+        epoch = self._only()
+        return epoch is None or epoch.over
+
+    def _rest(self) -> None:
+        """Sleep until there may be something to do."""
+        if self._only is not None:
+            self.sleeper.sleep()
+            return
+        sleeping = self._pool.sleeping
+        sleeping.append(self)
+        # Look again after the announcement, or a ticket that came in between is missed.
+        if self._find(0) is None and not self._pool.is_closing:
+            self.sleeper.sleep()
+        # Not there: whoever woke it has taken it off the list.
+        with contextlib.suppress(ValueError):
+            sleeping.remove(self)
+
+
+class Pool:
+    """The threads of one loader. Holds nothing of the user's.
+
+    Args:
+        size: number of workers.
+        lanes: threads that each worker has beside it for the samples of one batch.
+    """
+
+    def __init__(self, size: int, lanes: int) -> None:
+        self.size = size
+        self.fork_mark = FORKS.count
+        self.is_closing = False
+        self.sleeping: deque[Worker] = deque()
+        self._lane_count = lanes
+        self._guard = Guard()
+        # A dictionary, whose single operations are atomic, and no lock: `leave` may be
+        # called by the garbage collector in a thread that holds one.
+        self._epochs: dict[int, weakref.ref[Epoch]] = {}
+        self._numbers = itertools.count()
+        self._workers: list[Worker] = []
+        self._extra: list[Worker] = []
+        self._lanes: list[Lanes] = []
+        self._lane_threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Start the threads that are missing: all, or those that failed to before."""
+        if len(self._workers) < self.size:
+            self._guard.run(self._start)
+
+    def _start(self) -> None:
+        atexit.unregister(self.close)
+        atexit.register(self.close)
+        while len(self._workers) < self.size and not self.is_closing:
+            index = len(self._workers)
+            lanes = self._make_lanes(index)
+            self._workers.append(Worker(self, index, lanes))
+
+    @property
+    def epochs(self) -> list[weakref.ref[Epoch]]:
+        """The live epochs."""
+        # list() of a dictionary's values is atomic, unlike tuple() of them.
+        return list(self._epochs.values())
+
+    def is_shared(self) -> bool:
+        """Whether more than one epoch is live."""
+        return len(self._epochs) > 1
+
+    def enter(self, epoch: Epoch) -> None:
+        """Let the workers serve an epoch."""
+        for number, ref in list(self._epochs.items()):
+            if ref() is None:
+                self._epochs.pop(number, None)
+        epoch.number = next(self._numbers)
+        self._epochs[epoch.number] = weakref.ref(epoch)
+        if epoch.plan.worker_init_fn is not None:
+            self.wake_all()
+
+    def leave(self, epoch: Epoch) -> None:
+        """Forget an epoch that is over.
+
+        All sleepers are woken, so that memory that they own and the consumer dropped
+        comes back at once.
+        """
+        self._epochs.pop(epoch.number, None)
+        self.wake_all()
+
+    def wake(self, epoch: Epoch, index: int | None) -> None:
+        """Wake a worker for a ticket: ``index``, or one that sleeps."""
+        if index is not None:
+            self._workers[index].sleeper.wake()
+        elif self.sleeping:
+            self._wake_one()
+        for worker in epoch.reinforcements:
+            worker.sleeper.wake()
+
+    def _wake_one(self) -> None:
+        try:
+            worker = self.sleeping.pop()
+        except IndexError:
+            return
+        worker.sleeper.wake()
+
+    def wake_all(self) -> None:
+        """Wake every thread that sleeps now."""
+        for _ in range(len(self.sleeping)):
+            self._wake_one()
+
+    def tend(self, epoch: Epoch, due: Ticket | None, is_starving: bool) -> None:
+        """See to an epoch whose consumer waits for long.
+
+        Args:
+            epoch: the epoch.
+            due: the ticket that it waits for; None if it waits for workers to attend.
+            is_starving: it has waited before, so waking sleepers did not help.
+        """
+        for seat in epoch.seats:
+            seat.reclaim()
+        if due is not None:
+            self._replace_lost(epoch, due)
+        self._guard.run(self._revive)
+        if due is None or due.worker is None:
+            self.wake_all()
+            if is_starving:
+                wanted = epoch.absent() if due is None else _lanes_of(due, self.size)
+                self._guard.run(self._reinforce, epoch, wanted)
+
+    def _replace_lost(self, epoch: Epoch, due: Ticket) -> None:
+        """Put an error in the place of a batch that died with its worker."""
+        worker = due.worker
+        if worker is not None and not worker.is_alive() and due.result is EMPTY:
+            error = WorkerDiedError.during(worker.name, due.number, due.indices)
+            epoch.delivery.finish(due, Failure(error))
+
+    def _revive(self) -> None:
+        """Replace threads that ended though nobody asked them to."""
+        for index, worker in enumerate(self._workers):
+            if not worker.is_alive() and not self.is_closing:
+                self._workers[index] = Worker(self, index, worker.lanes)
+
+    def _reinforce(self, epoch: Epoch, wanted: Iterable[int]) -> None:
+        """Give an epoch threads of its own for the seats on which nobody sits.
+
+        Their regular workers are inside a sample of another epoch.
+        """
+        self._extra = [worker for worker in self._extra if worker.is_alive()]
+        taken = {w.index for w in epoch.reinforcements if w.is_alive()}
+        for index in wanted:
+            if self.is_closing or epoch.over:
+                return
+            if index not in taken and epoch.seats[index].vacant:
+                worker = Worker(self, index, None, weakref.ref(epoch))
+                self._extra.append(worker)
+                epoch.reinforcements.append(worker)
+
+    def _make_lanes(self, index: int) -> Lanes | None:
+        if self._lane_count == 0:
+            return None
+
+        def start(number: int, run: Callable[[], None]) -> None:
+            name = f"dataloader-{index}.{number + 1}"
+            self._lane_threads.append(start_thread(run, name))
+
+        lanes = Lanes(start, self._lane_count)
+        self._lanes.append(lanes)
+        return lanes
+
+    def close(self, join_s: float = JOIN_S) -> None:
+        """End all epochs and threads, and wait for them at most ``join_s`` in all."""
+        if self.fork_mark != FORKS.count:
+            return
+        self.is_closing = True
+        for ref in self.epochs:
+            epoch = ref()
+            if epoch is not None:
+                epoch.end()
+        workers = [*self._workers, *self._extra]
+        for worker in workers:
+            worker.sleeper.wake()
+        # Also one that was started a moment ago and is in no list yet.
+        self.wake_all()
+        for lanes in list(self._lanes):
+            lanes.close()
+        atexit.unregister(self.close)
+        threads = [w.thread for w in workers if w.thread is not None]
+        _join([*threads, *self._lane_threads], join_s)
+
+
+def _lanes_of(ticket: Ticket, size: int) -> Iterable[int]:
+    return range(size) if ticket.lane is None else (ticket.lane,)
+
+
+def _join(threads: Iterable[threading.Thread], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    for thread in threads:
+        if thread is not threading.current_thread():
+            # The interpreter may be past the point where threads can be joined.
+            with contextlib.suppress(RuntimeError):
+                thread.join(max(deadline - time.monotonic(), 0))
+
+
+def start_thread(run: Callable[[], None], name: str) -> threading.Thread:
+    """Start a daemon thread with a main thread's stack and an empty context.
+
+    Args:
+        run: the thread's main function.
+        name: shown by debuggers and profilers.
+    """
+    options: dict[str, Any] = {}
+    if sys.version_info >= (3, 14):
+        # Else a free-threaded build keeps the starter's context alive in the thread.
+        options["context"] = contextvars.Context()
+    thread = threading.Thread(target=run, name=name, daemon=True, **options)
+    _STACK_GUARD.run(_start_with_stack, thread)
+    return thread
+
+
+def _start_with_stack(thread: threading.Thread) -> None:
+    before = threading.stack_size(STACK_BYTES)
+    try:
+        thread.start()
+    finally:
+        threading.stack_size(before)

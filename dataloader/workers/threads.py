@@ -1,0 +1,308 @@
+"""Batches that worker threads load, handed to the one thread that calls ``next()``.
+
+The consumer advances the sampler, one index batch for each free place of the window,
+and takes finished batches out of a `Delivery`; `pool.Pool` has the picture. An indexed
+dataset is served by whichever worker is free, so a slow batch never holds up the
+others; the batches of an iterable dataset are dealt to the workers in a fixed cycle, as
+in PyTorch, because each worker has an iterator of its own.
+
+Interrupts: see `reorder` and `feed`; a batch that was not handed over is still there.
+
+Guards: all fields belong to the thread inside ``next()``.
+
+Shutdown: exhausting, closing or dropping the iterator ends its epoch; nothing is
+joined.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from typing import Any
+
+from dataloader._guard import FORKS
+from dataloader._torch import install_worker_hooks
+from dataloader.errors import (
+    ClosedError,
+    ConcurrentNextError,
+    ForkedIteratorError,
+    WorkerTimeoutError,
+)
+from dataloader.fetch import END
+from dataloader.workers import watchdog
+from dataloader.workers.base import BatchIterator, EpochPlan, Failure
+from dataloader.workers.pool import Epoch, Pool
+from dataloader.workers.reorder import WAIT_SLICE_S, Ticket
+from dataloader.workers.seat import Seat
+
+__all__ = ["ThreadBackend", "ThreadIterator"]
+
+
+class ThreadIterator(BatchIterator):
+    """Iterator over the batches of one epoch, loaded by the pool's threads.
+
+    Args:
+        plan: what to load.
+        backend: kept alive, and with it the threads, as long as the iterator lives.
+        pool: the threads.
+    """
+
+    def __init__(self, plan: EpochPlan, backend: ThreadBackend, pool: Pool) -> None:
+        self._backend = backend
+        self._pool = pool
+        self._seats = [Seat(index) for index in range(pool.size)]
+        super().__init__(plan)
+
+    def _begin(self, plan: EpochPlan) -> None:
+        super()._begin(plan)
+        self._feed = plan.feed
+        self._active = list(range(self._pool.size)) if plan.iterable else []
+        self._is_sealed = False
+        self._exhausted = False
+        self._sampler_error: Exception | None = None
+        self._epoch = Epoch(plan, self._seats)
+        self._delivery = self._epoch.delivery
+        self._pool.enter(self._epoch)
+        self._top_up(plan.window)
+
+    def restart(self, plan: EpochPlan) -> None:
+        """Become the iterator of another epoch, with the same seats.
+
+        Raises:
+            ConcurrentNextError: another thread is in ``next()``.
+        """
+        try:
+            del self._free[0]
+        except KeyError:
+            raise ConcurrentNextError from None
+        try:
+            if not self._epoch.over:
+                self.end()
+            self._begin(plan)
+        finally:
+            self._free[0] = None
+
+    def _next(self) -> Any:
+        if self._fork_mark != FORKS.count:
+            raise ForkedIteratorError
+        while True:
+            if self._exhausted:
+                raise StopIteration
+            if self._epoch.over:
+                self.end()
+                raise ClosedError
+            ticket = self._next_ticket()
+            result = ticket.result
+            if result is END:
+                self._retire(ticket)
+                continue
+            if self._plan.len_called is not None:
+                self._warn_if_longer()
+            # One more than the window, as the batch that is handed over leaves it.
+            self._top_up(self._plan.window + 1)
+            error = result.exception() if isinstance(result, Failure) else None
+            # From here to the end nothing may be interrupted by Ctrl-C: no calls.
+            self._delivery.drop_head()
+            self._yielded += 1
+            if error is None:
+                return result
+            try:
+                raise error
+            finally:
+                # Its traceback refers to this frame.
+                del error, result, ticket
+
+    def _next_ticket(self) -> Ticket:
+        """Return the next ticket whose result is there."""
+        if self._delivery.outstanding == 0:
+            self._top_up(1)
+            if self._delivery.outstanding == 0:
+                self._finish()
+        return self._delivery.head() or self._await()
+
+    def _finish(self) -> None:
+        """Raise the sampler's error that is due, or end the epoch."""
+        error, self._sampler_error = self._sampler_error, None
+        if error is not None:
+            self._is_sealed = False
+            try:
+                raise error
+            finally:
+                # Its traceback refers to this frame.
+                del error
+        self._await_attendance()
+        self._exhausted = True
+        self.end()
+        raise StopIteration
+
+    def _await_attendance(self) -> None:
+        """Let ``worker_init_fn`` run in every worker before the epoch ends."""
+        slices = 0
+        while self._epoch.absent():
+            self._epoch.attendance.sleep(WAIT_SLICE_S)
+            slices += 1
+            if slices % 2 == 0:
+                self._pool.tend(self._epoch, None, is_starving=slices > 2)
+
+    def _await(self) -> Ticket:
+        """Sleep until a result is there."""
+        # The consumer's helping belongs here: while its batch is not ready it can claim
+        # a ticket from the epoch's queue as the workers do.
+        timeout_s = self._plan.timeout_s
+        started = time.monotonic()
+        slices = 0
+        while True:
+            left = WAIT_SLICE_S
+            if timeout_s > 0:
+                left = min(left, started + timeout_s - time.monotonic())
+            ticket = self._delivery.wait(max(left, 0))
+            if ticket is not None:
+                return ticket
+            if self._epoch.over:
+                raise ClosedError
+            due = self._delivery.due()
+            if timeout_s > 0 and time.monotonic() - started >= timeout_s:
+                text = watchdog.report(due)
+                raise WorkerTimeoutError.after(timeout_s, due.number, text)
+            slices += 1
+            if slices % 2 == 0:
+                self._pool.tend(self._epoch, due, is_starving=slices > 2)
+
+    def _retire(self, ticket: Ticket) -> None:
+        """Take a worker whose iterable dataset is exhausted out of the cycle."""
+        if ticket.lane in self._active:
+            self._active.remove(ticket.lane)
+        self._delivery.drop_head()
+        self._is_sealed = not self._active
+        self._top_up(self._plan.window)
+
+    def _top_up(self, limit: int) -> None:
+        """Dispatch index batches until ``limit`` are outstanding."""
+        while self._delivery.outstanding < limit and not self._is_sealed:
+            try:
+                number, start, indices = self._feed.peek()
+            except StopIteration:
+                self._is_sealed = True
+            except Exception as error:
+                # Raised where its batch is due: those before it come first.
+                self._sampler_error = error
+                self._is_sealed = True
+            else:
+                ticket = Ticket(number, start, indices, self._next_lane())
+                queue = self._epoch.queues[ticket.lane or 0]
+                self._delivery.dispatch(ticket, self._feed, queue)
+                self._pool.wake(self._epoch, ticket.lane)
+
+    def _next_lane(self) -> int | None:
+        """Return the worker whose turn it is, None if any may take the batch."""
+        if not self._plan.iterable:
+            return None
+        active = self._active
+        if not self._plan.in_order:
+            # As in PyTorch: a slow worker must not fill the window with its batches.
+            unfinished = self._delivery.unfinished_by_lane()
+            share = -(-self._plan.window // len(active))
+            active = [i for i in active if unfinished[i] < share]
+        last = self._delivery.last.lane
+        later = (i for i in active if last is None or i > last)
+        return next(later, active[0])
+
+    def end(self) -> None:
+        """End the epoch: workers turn away from it and its memory comes back."""
+        epoch = self._epoch
+        epoch.end()
+        self._delivery.clear()
+        self._pool.leave(epoch)
+
+    def __del__(self) -> None:
+        # Without an epoch: the constructor raised. In a forked child: not our threads.
+        epoch = self.__dict__.get("_epoch")
+        if epoch is not None and not epoch.over and self._fork_mark == FORKS.count:
+            self.end()
+
+    @property
+    def _workers(self) -> list[WorkerHandle]:
+        """The epoch's workers, with the members of PyTorch's that are looked at."""
+        epoch = weakref.ref(self._epoch)
+        return [WorkerHandle(epoch, seat) for seat in self._seats]
+
+
+class WorkerHandle:
+    """A worker of one epoch, with the members that PyTorch's processes have."""
+
+    def __init__(self, epoch: weakref.ref[Epoch], seat: Seat) -> None:
+        self._epoch = epoch
+        self._seat = seat
+
+    def is_alive(self) -> bool:
+        """Whether the worker may still load something for the epoch."""
+        epoch = self._epoch()
+        is_over = epoch is None or epoch.over
+        return not (is_over and self._seat.vacant)
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until the worker has left the epoch, at most ``timeout`` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.is_alive() and (deadline is None or time.monotonic() < deadline):
+            time.sleep(0.001)
+
+    @property
+    def pid(self) -> int:
+        """The process that the worker runs in: this one."""
+        return os.getpid()
+
+    @property
+    def exitcode(self) -> int | None:
+        """0 once the worker has left the epoch, None before."""
+        return None if self.is_alive() else 0
+
+    def terminate(self) -> None:
+        """End the epoch; a thread cannot be stopped inside a sample."""
+        epoch = self._epoch()
+        if epoch is not None:
+            epoch.end()
+
+
+class ThreadBackend:
+    """Satisfies `Backend` with the threads of one `Pool`, made at the first epoch.
+
+    Args:
+        workers: number of workers.
+        items_in_parallel: samples of one batch that are fetched at once.
+    """
+
+    def __init__(self, workers: int, items_in_parallel: int) -> None:
+        self._size = workers
+        self._lanes = items_in_parallel - 1
+        self._pool: Pool | None = None
+        self._finalizer: weakref.finalize[[], ThreadBackend] | None = None
+
+    def start(self, plan: EpochPlan, previous: BatchIterator | None) -> BatchIterator:
+        """Return the iterator of an epoch, whose first batches are being loaded."""
+        install_worker_hooks()
+        pool = self._living_pool()
+        pool.start()
+        if isinstance(previous, ThreadIterator) and previous._pool is pool:
+            previous.restart(plan)
+            return previous
+        return ThreadIterator(plan, self, pool)
+
+    def _living_pool(self) -> Pool:
+        pool = self._pool
+        if pool is None or pool.is_closing or pool.fork_mark != FORKS.count:
+            if self._finalizer is not None:
+                self._finalizer.detach()
+            pool = Pool(self._size, self._lanes)
+            # Not joined: this may run in one of the pool's own threads. Made before the
+            # pool has threads, so that none is left without somebody to end it.
+            self._finalizer = weakref.finalize(self, pool.close, 0)
+            self._finalizer.atexit = False
+            self._pool = pool
+        return pool
+
+    def close(self) -> None:
+        """End all epochs and threads, within a bounded time."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
