@@ -1,0 +1,1 @@
+"""Benchmarks. Each module's docstring is its report; `scripts/bench NAME` runs one."""
