@@ -1,0 +1,81 @@
+"""What all tests share: backends, and the check that nothing is left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dataloader import DataLoader
+
+# How each backend is asked for. A behaviour is written once and runs over all of them.
+BACKENDS: dict[str, dict[str, Any]] = {
+    "inline": {"num_workers": 0},
+    "thread": {"num_workers": 2},
+    "thread-many": {"num_workers": 5, "prefetch_factor": 1},
+    "lanes": {"num_workers": 2, "items_in_parallel": 3},
+    "inline-lanes": {"num_workers": 0, "items_in_parallel": 3},
+}
+
+MakeLoader = Callable[..., DataLoader[Any]]
+
+
+@pytest.fixture(params=list(BACKENDS))
+def backend(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Options of `DataLoader` that choose a backend."""
+    return dict(BACKENDS[request.param])
+
+
+@pytest.fixture
+def make_loader(backend: dict[str, Any]) -> MakeLoader:
+    """`DataLoader` with the options of a backend filled in."""
+
+    def make(dataset: Any, *args: Any, **options: Any) -> DataLoader[Any]:
+        return DataLoader(dataset, *args, **{**backend, **options})
+
+    return make
+
+
+def worker_threads() -> list[threading.Thread]:
+    """Return the threads of this process that loaders have started."""
+    return [t for t in threading.enumerate() if t.name.startswith("dataloader-")]
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
+    """Wait until a condition holds; False if it does not within a generous time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+def pytest_collection_finish() -> None:
+    """Take what was imported by now out of the collections that follow every test."""
+    gc.collect()
+    gc.freeze()
+
+
+def _no_worker_threads() -> bool:
+    # Again and again: a worker on its way out still refers to what it loaded.
+    gc.collect()
+    return not worker_threads()
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """Fail a test after which a worker thread or a file descriptor is left."""
+    before = _descriptors()
+    yield
+    assert wait_until(_no_worker_threads), worker_threads()
+    assert _descriptors() <= before
