@@ -130,6 +130,8 @@ def check_seed(seed: int | None, generator: object | None) -> None:
     """
     if seed is None:
         return
+    if isinstance(seed, bool):
+        raise TypeError(f"seed must be a whole number, got {seed!r}")
     _require_int("seed", seed)
     if not 0 <= seed < 1 << 64:
         raise OverflowError(f"seed must be at least 0 and below 2**64, got {seed}")

@@ -14,8 +14,8 @@ A formatter must not join the lines.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -224,7 +224,9 @@ class Stream:
         keys = range(missing)
         scope.task = (number, self._ordinal, keys)
         cursor = scope.cursor = iter(keys)
-        append = self._samples.append
+        samples = self._samples
+        before = len(samples)
+        append = samples.append
         try:
             # The cursor comes first in zip: when it ends nothing more is asked for.
             for _, sample in zip(cursor, self._iterator, strict=False):
@@ -234,7 +236,7 @@ class Stream:
             self._suspect = self._is_mortal
             raise
         finally:
-            self._ordinal += missing - operator.length_hint(cursor)
+            self._ordinal += len(samples) - before
 
 
 def fetch_stream(stream: Stream, collate_fn: Collate, task: Task, scope: Scope) -> Any:
@@ -257,5 +259,7 @@ def note_place(error: BaseException, note: str) -> None:
         error: the user's exception, which keeps type, arguments and traceback.
         note: worker, epoch, batch and indices in words.
     """
-    if note not in getattr(error, "__notes__", ()):
-        error.add_note(note)
+    # A frozen exception takes no notes. It matters more than the note.
+    with contextlib.suppress(Exception):
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)

@@ -426,15 +426,17 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
     def _living_backend(self) -> Backend:
         """Return the backend for the options, which may have been re-assigned."""
         key = (self.num_workers, self.items_in_parallel)
-        if self._backend is None or self._backend_key != key:
+        # A local, since close() in another thread may take the attribute away.
+        backend = self._backend
+        if backend is None or self._backend_key != key:
             self._backend_key = key
-            if self.num_workers == 0 and self.items_in_parallel == 1:
-                self._backend = InlineBackend()
-            else:
-                self._backend = ThreadBackend(
-                    max(self.num_workers, 1), self.items_in_parallel
-                )
-        return self._backend
+            backend = self._backend = self._make_backend()
+        return backend
+
+    def _make_backend(self) -> Backend:
+        if self.num_workers == 0 and self.items_in_parallel == 1:
+            return InlineBackend()
+        return ThreadBackend(max(self.num_workers, 1), self.items_in_parallel)
 
     # The end.
 

@@ -83,8 +83,8 @@ install_package() {
   touch "$stamp"
 }
 
-# torch_wanted ARGUMENT: prints what to install for --with-torch[=VERSION]; fails for any
-# other argument.
+# torch_wanted ARGUMENT: prints what to install for --with-torch[=VERSION]; fails for
+# any other argument.
 torch_wanted() {
   case ${1:-} in
     --with-torch) echo torch ;;

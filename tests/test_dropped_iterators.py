@@ -6,13 +6,18 @@ import gc
 import hashlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 from conftest import MakeLoader, wait_until, worker_threads
 
 from dataloader import DataLoader
+
+
+def flat(batches: Iterable[list[Any]]) -> list[Any]:
+    """Return the samples of some batches."""
+    return [sample for batch in batches for sample in batch]
 
 
 class Slow:
@@ -74,7 +79,7 @@ def test_a_full_epoch_follows_one_that_was_broken_off(
     for _ in range(consumed):
         next(iterator)
     del iterator
-    assert sum(loader, []) == list(range(40))
+    assert flat(loader) == list(range(40))
 
 
 def test_many_epochs_of_which_some_are_broken_off(make_loader: MakeLoader) -> None:
@@ -83,14 +88,14 @@ def test_many_epochs_of_which_some_are_broken_off(make_loader: MakeLoader) -> No
         if epoch % 3 == 2:
             assert next(iter(loader)) == [0, 1, 2, 3]
         else:
-            assert sum(loader, []) == list(range(40))
+            assert flat(loader) == list(range(40))
 
 
 def test_many_epochs_that_nobody_consumes(make_loader: MakeLoader) -> None:
     loader = make_loader(Slow(), batch_size=4, collate_fn=list)
     for _ in range(20):
         iter(loader)
-    assert sum(loader, []) == list(range(40))
+    assert flat(loader) == list(range(40))
 
 
 @pytest.mark.parametrize("consumed", [0, 1])
@@ -107,7 +112,7 @@ def test_an_iterator_may_be_dropped_by_the_garbage_collector(
     del iterator, cycle
     gc.collect()
     assert dead() is None
-    assert sum(loader, []) == list(range(40))
+    assert flat(loader) == list(range(40))
 
 
 def test_breaking_off_with_the_least_prefetch() -> None:
@@ -120,17 +125,17 @@ def test_breaking_off_with_more_workers_than_batches() -> None:
     loader = DataLoader(Slow(), 20, num_workers=8, collate_fn=list)
     for _ in range(5):
         assert next(iter(loader)) == list(range(20))
-    assert sum(loader, []) == list(range(40))
+    assert flat(loader) == list(range(40))
 
 
 def test_any_thread_may_make_iterate_and_drop(make_loader: MakeLoader) -> None:
     loader = in_thread(lambda: make_loader(Slow(), batch_size=4, collate_fn=list))
-    assert in_thread(lambda: sum(loader, [])) == list(range(40))
+    assert in_thread(lambda: flat(loader)) == list(range(40))
     kept = [iter(loader)]
     assert next(kept[0]) == [0, 1, 2, 3]
     assert in_thread(lambda: next(kept[0])) == [4, 5, 6, 7]
     in_thread(kept.clear)
-    assert sum(loader, []) == list(range(40))
+    assert flat(loader) == list(range(40))
 
 
 class Trainer:
@@ -272,7 +277,7 @@ def test_close_ends_the_threads_and_the_iterators(make_loader: MakeLoader) -> No
     loader.close()
     loader.close()
     assert worker_threads() == []
-    assert sum(loader, []) == list(range(40))
+    assert flat(loader) == list(range(40))
 
 
 def test_an_iterator_of_a_closed_loader_says_so() -> None:

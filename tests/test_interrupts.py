@@ -15,7 +15,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -519,12 +519,20 @@ def gate() -> Iterator[threading.Event]:
     event.set()
 
 
-def when(condition: Callable[[], bool], act: Callable[[], object]) -> threading.Thread:
-    """Start a thread that acts once a condition holds."""
+def is_waiting(ident: int) -> bool:
+    """Whether a thread is inside the package."""
+    frame = sys._current_frames()[ident]
+    return frame.f_code.co_filename.startswith(PACKAGE)
+
+
+def interrupter() -> threading.Thread:
+    """Start a thread that interrupts the main thread once that waits in ``next()``."""
+    main = threading.main_thread().ident
+    assert main is not None
 
     def watch() -> None:
-        if wait_until(condition, 60):
-            act()
+        if wait_until(lambda: is_waiting(main), 60):
+            signal.pthread_kill(main, signal.SIGINT)
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -552,22 +560,19 @@ needs_kill = pytest.mark.skipif(
 def test_an_interrupt_ends_a_wait_and_the_batch_comes_later(
     gate: threading.Event, more: dict[str, Any]
 ) -> None:
-    entered = threading.Event()
 
     class Gated:
         def __len__(self) -> int:
             return 4
 
         def __getitem__(self, index: int) -> int:
-            entered.set()
             assert gate.wait(60)
             return index
 
     loader = DataLoader(Gated(), 2, collate_fn=list, **more)
     iterator = iter(loader)
-    main = threading.get_ident()
     for _ in range(3):
-        killer = when(entered.is_set, lambda: signal.pthread_kill(main, signal.SIGINT))
+        killer = interrupter()
         with pytest.raises(KeyboardInterrupt):
             next(iterator)
         killer.join()

@@ -152,7 +152,7 @@ def test_a_dataset_needs_a_base_class_to_be_iterated() -> None:
 def test_torchs_iterable_dataset_is_iterated(make_loader: MakeLoader) -> None:
     torch_data = pytest.importorskip("torch.utils.data")
 
-    class Theirs(torch_data.IterableDataset):  # type: ignore[misc]
+    class Theirs(torch_data.IterableDataset):  # type: ignore[misc, name-defined]
         def __iter__(self) -> Iterator[int]:
             return iter([1, 2, 3])
 

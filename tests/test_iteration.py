@@ -91,7 +91,7 @@ def test_seed_decides_the_order_of_every_epoch(make_loader: MakeLoader) -> None:
     def epochs(loader: DataLoader[Any]) -> list[Any]:
         return [flat(loader) for _ in range(3)]
 
-    options = {"batch_size": 8, "shuffle": True, "collate_fn": list}
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": True, "collate_fn": list}
     ours = epochs(make_loader(range(50), seed=7, **options))
     assert ours == epochs(DataLoader(range(50), seed=7, **options))
     assert all(sorted(epoch) == list(range(50)) for epoch in ours)
@@ -299,7 +299,12 @@ def test_two_iterators_can_be_zipped(make_loader: MakeLoader) -> None:
 
 
 def test_two_live_iterators_are_two_epochs(make_loader: MakeLoader) -> None:
-    options = {"batch_size": 4, "shuffle": True, "seed": 1, "collate_fn": list}
+    options: dict[str, Any] = {
+        "batch_size": 4,
+        "shuffle": True,
+        "seed": 1,
+        "collate_fn": list,
+    }
     loader = make_loader(range(40), **options)
     pairs = list(zip(loader, loader, strict=True))
     fresh = DataLoader(range(40), **options)
@@ -328,7 +333,12 @@ def test_without_workers_every_iter_is_a_new_iterator() -> None:
 
 
 def test_iter_takes_the_epoch_and_advances_it(make_loader: MakeLoader) -> None:
-    options = {"batch_size": 4, "shuffle": True, "seed": 3, "collate_fn": list}
+    options: dict[str, Any] = {
+        "batch_size": 4,
+        "shuffle": True,
+        "seed": 3,
+        "collate_fn": list,
+    }
     reference = DataLoader(range(30), **options)
     epochs = [list(reference) for _ in range(4)]
     loader = make_loader(range(30), **options)
@@ -339,7 +349,12 @@ def test_iter_takes_the_epoch_and_advances_it(make_loader: MakeLoader) -> None:
 
 
 def test_set_epoch_decides_what_the_next_epoch_is(make_loader: MakeLoader) -> None:
-    options = {"batch_size": 4, "shuffle": True, "seed": 3, "collate_fn": list}
+    options: dict[str, Any] = {
+        "batch_size": 4,
+        "shuffle": True,
+        "seed": 3,
+        "collate_fn": list,
+    }
     reference = DataLoader(range(30), **options)
     epochs = [list(reference) for _ in range(4)]
     loader = make_loader(range(30), **options)

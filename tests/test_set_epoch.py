@@ -188,11 +188,11 @@ def test_an_epoch_in_progress_is_left_alone() -> None:
 
 def test_a_distributed_sampler_moves_with_the_epoch() -> None:
     def order(epoch: int) -> list[Any]:
-        sampler = DistributedSampler(range(40), num_replicas=2, rank=1)
+        sampler: Any = DistributedSampler(range(40), num_replicas=2, rank=1)
         sampler.set_epoch(epoch)
         return list(sampler)
 
-    sampler = DistributedSampler(range(40), num_replicas=2, rank=1)
+    sampler: Any = DistributedSampler(range(40), num_replicas=2, rank=1)
     loader = DataLoader(range(40), 20, sampler=sampler, collate_fn=list)
     for epoch in (0, 3, 1):
         loader.set_epoch(epoch)

@@ -1,10 +1,10 @@
-"""A worker's dataset: its own copy, fresh for each epoch or kept, shared where it must."""
+"""A worker's dataset: its own copy, fresh or kept, and shared where it must be."""
 
 from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +62,11 @@ def test_each_worker_has_a_copy_of_its_own() -> None:
     assert all(copy.shared is dataset.shared for copy in copies)
 
 
-WRAPPED = {
+WRAPPED: dict[str, Callable[[], Any]] = {
     "plain": lambda: Meeting(),
     "Subset": lambda: Subset(Meeting(9), [4, 0, 8]),
     "Subset of Subset": lambda: Subset(Subset(Meeting(9), range(5)), [4, 0, 1]),
-    "ConcatDataset": lambda: ConcatDataset([Meeting(), range(0)]),
+    "ConcatDataset": lambda: ConcatDataset([Meeting(), Meeting(0)]),
     "random_split": lambda: random_split(Meeting(9), [WORKERS, 6])[0],
 }
 
@@ -142,7 +142,7 @@ def test_without_workers_the_dataset_itself_is_loaded_from() -> None:
             return self.value
 
     dataset = Counted(0)
-    assert sum(DataLoader(dataset, collate_fn=list), []) == [1, 2, 3, 4]
+    assert list(DataLoader(dataset, collate_fn=list)) == [[1], [2], [3], [4]]
     assert dataset.value == 4
     parallel = DataLoader(dataset, collate_fn=list, items_in_parallel=2)
     assert len(list(parallel)) == 4

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -47,12 +47,17 @@ def info() -> WorkerInfo:
     return found
 
 
+def flat(batches: Iterable[list[Any]]) -> list[Any]:
+    """Return the samples of some batches."""
+    return [sample for batch in batches for sample in batch]
+
+
 # get_worker_info.
 
 
 def test_a_worker_knows_its_place(workers: dict[str, Any]) -> None:
     loader = DataLoader(Calls(info, 40), 3, collate_fn=list, **workers)
-    infos = sum(loader, [])
+    infos = flat(loader)
     assert {i.num_workers for i in infos} == {loader.num_workers}
     assert {i.id for i in infos} <= set(range(loader.num_workers))
     assert {i.worker_method for i in infos} == {"thread"}
@@ -306,7 +311,7 @@ def test_a_change_in_a_worker_stays_there(workers: dict[str, Any]) -> None:
 
     loader = DataLoader(Calls(change, 40), collate_fn=list, **workers)
     for _ in range(2):
-        values = sum(loader, [])
+        values = flat(loader)
         assert flavour.get() == "none"
         # Each thread finds what it left, in this epoch and not in the next.
         threads = loader.num_workers * loader.items_in_parallel
@@ -322,7 +327,7 @@ def test_an_iterable_dataset_keeps_its_context_from_batch_to_batch() -> None:
                 flavour.set(f"after {number}")
 
     loader = DataLoader(Stream(), num_workers=1, collate_fn=list)
-    assert sum(loader, []) == ["none", "after 0", "after 1", "after 2"]
+    assert flat(loader) == ["none", "after 0", "after 1", "after 2"]
     assert flavour.get() == "none"
 
 

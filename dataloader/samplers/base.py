@@ -102,7 +102,8 @@ class BatchSampler(Sampler[list[int]], torch_name="BatchSampler"):
         self.drop_last = drop_last
 
     def __iter__(self) -> BatchIterator[int]:
-        return BatchIterator(iter(self.sampler), self.batch_size, self.drop_last)
+        source = iter(self.sampler)
+        return BatchIterator(source, self.batch_size, self.drop_last, self.sampler)
 
     def __len__(self) -> int:
         length = len(self.sampler)  # type: ignore[arg-type]  # TypeError if it has none

@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import islice, repeat, starmap
+from types import FunctionType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from dataloader._fast import SORTED_LIMIT
@@ -32,6 +33,7 @@ __all__ = [
     "PulledIterator",
     "RangeIterator",
     "RoundsIterator",
+    "is_complete",
     "survives_interrupt",
 ]
 
@@ -254,11 +256,22 @@ class PulledIterator(IndexIterator[T_co]):
 
     Args:
         source: yields the indices; not asked again once it has ended.
+        sampler: what the source came from; its ``len`` tells whether an end is genuine.
     """
 
-    __slots__ = ("_ended", "_is_mortal", "_pending", "_pulled", "_suspect")
+    __slots__ = (
+        "_ended",
+        "_given",
+        "_is_mortal",
+        "_pending",
+        "_pulled",
+        "_sampler",
+        "_suspect",
+    )
 
-    def __init__(self, source: Iterator[T_co]) -> None:
+    def __init__(self, source: Iterator[T_co], sampler: object = None) -> None:
+        self._sampler = sampler
+        self._given = 0
         # iter() of a user's iterator may begin it anew; iter() of a map is that map.
         self._pulled = map(next, repeat(source))
         self._pending: list[T_co] = []
@@ -271,15 +284,18 @@ class PulledIterator(IndexIterator[T_co]):
         taken = self._pull(1)
         if not taken:
             raise StopIteration
-        index = taken[0]
-        self._pending = taken[1:]
+        index, rest = taken[0], taken[1:]
+        self._pending = rest
+        self._given += 1
         return index
 
     def take(self, n: int) -> list[T_co]:
         """Return the next ``n`` indices: fewer at the end, none past it."""
         pending = self._pull(n)
         taken, rest = pending[:n], pending[n:]
+        count = len(taken)
         self._pending = rest
+        self._given += count
         return taken
 
     def _pull(self, n: int) -> list[T_co]:
@@ -292,22 +308,39 @@ class PulledIterator(IndexIterator[T_co]):
             except KeyboardInterrupt:
                 self._suspect = self._is_mortal
                 raise
-            self._ended = len(pending) < n
-            suspect, self._suspect = self._suspect, False
-            if suspect and len(pending) == before:
-                raise InterruptedSamplerError
+            if len(pending) < n:
+                self._end(len(pending) == before)
+            self._suspect = False
         return pending
+
+    def _end(self, came_to_nothing: bool) -> None:
+        """Take it that the source has ended, unless an interrupt has ended it."""
+        self._ended = True
+        if self._suspect and came_to_nothing:
+            count = self._given + len(self._pending)
+            if not is_complete(self._sampler, count):
+                self._suspect = False
+                raise InterruptedSamplerError
 
 
 def survives_interrupt(iterator: object) -> bool:
     """Return whether an interrupt that passes through ``iterator`` leaves it usable.
 
-    A generator is finished by it. Our own iterators say that they can be asked again,
-    and iterators over lists and ranges can; of others nothing is known.
+    A generator is finished by it, and so may be what a built-in iterator such as a
+    ``map`` takes from. Iterators over lists and ranges can be asked again; of classes
+    written in Python it is assumed.
     """
-    return type(iterator) in _OF_CONTAINERS or bool(
-        getattr(iterator, "survives_interrupt", False)
-    )
+    if type(iterator) in _OF_CONTAINERS:
+        return True
+    return isinstance(getattr(type(iterator), "__next__", None), FunctionType)
+
+
+def is_complete(sampler: object, count: int) -> bool:
+    """Return whether ``count`` is all that a sampler yields, False if unknown."""
+    try:
+        return count >= len(sampler)  # type: ignore[arg-type]
+    except Exception:
+        return False
 
 
 _OF_CONTAINERS: tuple[type, ...] = (
@@ -324,14 +357,21 @@ class BatchIterator(Iterator[list[T]]):
         source: yields the indices; an `IndexIterator` is asked for whole batches.
         batch_size: indices in a list.
         drop_last: leave out a last list that is shorter.
+        sampler: what the source came from.
     """
 
     __slots__ = ("_batch_size", "_drop_last", "_ready", "_request", "_take")
     survives_interrupt = True
 
-    def __init__(self, source: Iterator[T], batch_size: int, drop_last: bool) -> None:
+    def __init__(
+        self,
+        source: Iterator[T],
+        batch_size: int,
+        drop_last: bool,
+        sampler: object = None,
+    ) -> None:
         if not isinstance(source, IndexIterator):
-            source = PulledIterator(source)
+            source = PulledIterator(source, sampler)
         self._take = source.take
         self._request = ((batch_size,),)
         self._batch_size = batch_size

@@ -11,6 +11,7 @@ Which order a sampler gives:
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -51,11 +52,12 @@ def checked_seed(seed: object, generator: object) -> int | None:
         raise ValueError(
             "seed and generator exclude each other, got both: leave one of them out"
         )
-    if not isinstance(seed, int) or isinstance(seed, bool):
+    if isinstance(seed, bool) or not hasattr(type(seed), "__index__"):
         raise TypeError(f"seed must be an int, got {seed!r}: use int(seed)")
-    if not 0 <= seed < 1 << 64:
+    number = operator.index(seed)  # type: ignore[arg-type]
+    if not 0 <= number < 1 << 64:
         raise OverflowError(f"seed must be in [0, 2**64), got {seed}")
-    return seed
+    return number
 
 
 def torch_of(generator: object) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 from dataloader.errors import InterruptedSamplerError
 from dataloader.samplers import BatchSampler, SequentialSampler
-from dataloader.samplers.iterators import survives_interrupt
+from dataloader.samplers.iterators import is_complete, survives_interrupt
 from dataloader.worker_info import Task
 
 __all__ = ["IndexFeed"]
@@ -42,9 +42,7 @@ class IndexFeed:
 
     def __init__(self, sampler: Iterable[Any], batched: bool) -> None:
         self._sampler = sampler
-        self.tasks: Iterator[Task] = _sequential(sampler) or _Numbered(
-            iter(sampler), batched
-        )
+        self.tasks: Iterator[Task] = _sequential(sampler) or _Numbered(sampler, batched)
         self.pending: Task | None = None
 
     def __len__(self) -> int:
@@ -76,7 +74,9 @@ class IndexFeed:
 class _Numbered(Iterator[Task]):
     """Numbers what a sampler yields, and loses none of it to an interrupt."""
 
-    def __init__(self, iterator: Iterator[Any], batched: bool) -> None:
+    def __init__(self, sampler: Iterable[Any], batched: bool) -> None:
+        self._sampler = sampler
+        iterator = iter(sampler)
         # A for statement asks for iter() of what it loops over, and iter() of a user's
         # iterator may begin it anew; iter() of a map is that map.
         self._source = map(next, itertools.repeat(iterator))
@@ -89,6 +89,8 @@ class _Numbered(Iterator[Task]):
         # Settled here: after an interrupt there must be no call before it is noted.
         self._is_mortal = not survives_interrupt(iterator)
         self._partial: list[Any] = []
+        # A batch that is a generator was ended by an interrupt.
+        self._is_cut = False
 
     def __next__(self) -> Task:
         if self._taken is _Nothing:
@@ -116,20 +118,27 @@ class _Numbered(Iterator[Task]):
         except KeyboardInterrupt:
             self._suspect = self._is_mortal
             raise
-        if self._suspect:
+        self._ended = True
+        if self._suspect and not is_complete(self._sampler, self._number):
             self._suspect = False
             raise InterruptedSamplerError
-        self._ended = True
         raise StopIteration
 
     def _sized(self, indices: Any) -> Any:
         """Return a batch of keys as something that has a length."""
         if isinstance(indices, Sized):
             return indices
+        is_mortal = not survives_interrupt(indices)
         try:
             # Kept, since what is iterated over here cannot be iterated over again.
             self._partial.extend(indices)
+            if self._is_cut:
+                raise InterruptedSamplerError
+        except KeyboardInterrupt:
+            self._is_cut = is_mortal
+            raise
         except Exception:
+            self._is_cut = False
             self._taken, self._partial = _Nothing, []
             raise
         self._taken, self._partial = self._partial, []

@@ -14,8 +14,8 @@ fetches on its own what nobody else claims. So a lane that is stuck in one epoch
 holds up another.
 
 Guards: positions are claimed by ``next()`` on an ``itertools.count``, which is atomic;
-each result slot is written by the one that claimed it; `_Job._lock` sees to it that
-nobody enters a closed job. A lane's dataset copies are touched by that lane's thread
+each result slot is written by the one that claimed it; `_Job.enter` says how nobody
+stays in a closed job unseen. A lane's dataset copies are touched by that lane's thread
 only.
 
 Shutdown: `close` ends the lane threads after the item they are in.
@@ -53,27 +53,28 @@ class _Job:
         self.results: list[Any] = [EMPTY] * len(task[2])
         self.errors: dict[int, BaseException] = {}
         self._positions = itertools.count()
-        self._lock = threading.Lock()
         self._inside: dict[_Lane, None] = {}
         self._closed = False
         self._left = Sleeper()
 
     def enter(self, lane: _Lane) -> bool:
         """Let a lane take part in the job; False if it is over."""
-        with self._lock:
-            if not self._closed:
-                self._inside[lane] = None
-            return not self._closed
+        # Whoever comes last, the lane that enters or the worker that closes, sees the
+        # other: each makes its mark and then looks.
+        self._inside[lane] = None
+        if self._closed:
+            del self._inside[lane]
+            self._left.wake()
+        return not self._closed
 
     def leave(self, lane: _Lane) -> None:
         """End a lane's part."""
-        del self._inside[lane]
+        self._inside.pop(lane, None)
         self._left.wake()
 
     def close(self) -> None:
         """Let nobody in any more and wait for those inside."""
-        with self._lock:
-            self._closed = True
+        self._closed = True
         while self._inside:
             self._left.sleep(_WAIT_S)
             for lane in list(self._inside):
@@ -222,17 +223,23 @@ class Lanes:
     """The lane threads of one worker.
 
     Args:
-        start: starts a thread; called with the lane's number and its main function.
         count: how many lanes beside the worker itself.
     """
 
-    def __init__(
-        self, start: Callable[[int, Callable[[], None]], None], count: int
-    ) -> None:
+    def __init__(self, count: int) -> None:
         self.count = count
         self._lanes = [_Lane(number) for number in range(count)]
+
+    def start(self, start: Callable[[int, Callable[[], None]], None]) -> None:
+        """Start the threads that are missing.
+
+        Args:
+            start: starts a thread; called with the lane's number and main function.
+        """
         for lane in self._lanes:
-            start(lane.number, lane.run)
+            if not lane.is_started:
+                start(lane.number, lane.run)
+                lane.is_started = True
 
     def offer(self, job: _Job, count: int) -> None:
         """Offer a job to ``count`` lanes, or to all if there are fewer."""
@@ -242,7 +249,7 @@ class Lanes:
     def close(self) -> None:
         """Let the lane threads end after the item they are in."""
         for lane in self._lanes:
-            lane.offer(None)
+            lane.close()
 
 
 class _Lane:
@@ -250,30 +257,35 @@ class _Lane:
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.is_started = False
         # Only the newest job is of interest: its predecessors are over.
-        self._offers: deque[_Job | None] = deque(maxlen=1)
+        self._offers: deque[_Job] = deque(maxlen=1)
         self._sleeper = Sleeper()
+        self._is_closing = False
         self._thread: threading.Thread | None = None
 
     def is_alive(self) -> bool:
         """Whether the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
-    def offer(self, job: _Job | None) -> None:
-        """Leave a job for the lane; None ends it."""
+    def offer(self, job: _Job) -> None:
+        """Leave a job for the lane."""
         self._offers.append(job)
+        self._sleeper.wake()
+
+    def close(self) -> None:
+        """Let the thread end after the item that it is in."""
+        self._is_closing = True
         self._sleeper.wake()
 
     def run(self) -> None:
         """Help with one job after another (the thread's main function)."""
         self._thread = threading.current_thread()
-        while True:
+        while not self._is_closing:
             try:
                 job = self._offers.popleft()
             except IndexError:
                 self._sleeper.sleep()
                 continue
-            if job is None:
-                return
             job.help(self)
             del job

@@ -118,6 +118,7 @@ class Epoch:
             context = self._contexts[worker.index]
             context.run(self._serve, worker, seat, is_shared)
         finally:
+            seat.occupant = None
             seat.vacant[0] = None
 
     def _serve(self, worker: Worker, seat: Seat, is_shared: Callable[[], bool]) -> None:
@@ -285,6 +286,9 @@ class Pool:
                 self._epochs.pop(number, None)
         epoch.number = next(self._numbers)
         self._epochs[epoch.number] = weakref.ref(epoch)
+        # Look again after the announcement: `close` may have looked before it.
+        if self.is_closing:
+            epoch.end()
         if epoch.plan.worker_init_fn is not None:
             self.wake_all()
 
@@ -373,9 +377,11 @@ class Pool:
             name = f"dataloader-{index}.{number + 1}"
             self._lane_threads.append(start_thread(run, name))
 
-        lanes = Lanes(start, self._lane_count)
-        self._lanes.append(lanes)
-        return lanes
+        # Kept before its threads start, so that none is left without an end.
+        while len(self._lanes) <= index:
+            self._lanes.append(Lanes(self._lane_count))
+        self._lanes[index].start(start)
+        return self._lanes[index]
 
     def close(self, join_s: float = JOIN_S) -> None:
         """End all epochs and threads, and wait for them at most ``join_s`` in all."""

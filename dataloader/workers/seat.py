@@ -58,7 +58,7 @@ class Seat:
         self._fetch: Fetch | None = None
         self._source: Any = None
         self._collate_fn: Collate
-        self._error: BaseException | None = None
+        self._error: Failure | None = None
         self._scope: Scope
 
     def occupy(self, worker: Any) -> bool:
@@ -109,7 +109,8 @@ class Seat:
             self._fetch = self._choose_fetch(plan)
         except BaseException as error:
             note_place(error, f"raised in {self.name}, epoch {plan.epoch}")
-            self._error = error
+            # Its traceback is kept as it is now: it grows whenever it is raised.
+            self._error = Failure(error, error.__traceback__)
         finally:
             local.scope = None
         self._plan = plan
@@ -148,14 +149,12 @@ class Seat:
         A stream says so once and is over then; of an indexed dataset each batch that
         this worker claims has to be accounted for.
         """
-        error = self._error
-        if error is None and plan.iterable:
+        failure = self._error
+        if failure is None and plan.iterable:
             return END
-        if error is None:
-            error = WorkerDiedError(f"{self.name} has no dataset")
         if plan.iterable:
             self._error = None
-        return Failure(error, error.__traceback__)
+        return failure or Failure(WorkerDiedError(f"{self.name} has no dataset"))
 
     def _next_scope(self, plan: EpochPlan) -> Scope:
         """Return the epoch's scope: a kept one is moved, as `info.rng` reads it."""

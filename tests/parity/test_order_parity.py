@@ -19,6 +19,18 @@ torch_data = pytest.importorskip("torch.utils.data")
 
 # --- Order and draws ------------------------------------------------------------------
 
+
+class Dice:
+    """A user's sampler: one draw for each key, so it shows how far it is advanced."""
+
+    def __init__(self, generator: Any) -> None:
+        self.generator = generator
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(12):
+            yield int(torch.randint(10, (1,), generator=self.generator))
+
+
 Plan = Callable[[Any, Any], dict[str, Any]]
 PLANS: dict[str, Plan] = {
     "in order": lambda lib, g: {},
@@ -41,6 +53,7 @@ PLANS: dict[str, Plan] = {
             lib.RandomSampler(DATA, generator=g), 3, drop_last=False
         )
     },
+    "dice": lambda lib, g: {"sampler": Dice(g), "batch_size": 2},
     "distributed": lambda lib, g: {
         "sampler": lib.DistributedSampler(DATA, 3, rank=1, shuffle=False)
     },
@@ -96,7 +109,7 @@ def test_generators_advance_when_torchs_loader_advances_them(
     assert draws_of("ours", plan, given) == draws_of("torch", plan, given)
 
 
-FEW = ("shuffled", "single samples", "several rounds", "subset", "batch sampler")
+FEW = ("shuffled", "single samples", "subset", "batch sampler", "dice")
 WITH_WORKERS = [{"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}]
 
 
