@@ -10,13 +10,13 @@ import collections
 import copy
 import copyreg
 import io
-import sys
 import warnings
 from types import BuiltinFunctionType
 from typing import Any
 
 from dataloader._graph import attributes, namespace, put
 from dataloader._twin import TorchTwin
+from dataloader.errors import users_level
 
 __all__ = ["Warned", "Warner", "clone", "clone_again", "is_open_handle", "type_name"]
 
@@ -110,19 +110,7 @@ class Warner:
         key = (_full_name(cls), topic)
         if self._warned is not None and key not in self._warned:
             self._warned.add(key)
-            warnings.warn(message, UserWarning, stacklevel=_users_level())
-
-
-def _users_level() -> int:
-    """Return the ``stacklevel`` of the innermost caller outside this package."""
-    level, frame = 0, sys._getframe()
-    while frame.f_back and _is_ours(frame.f_globals.get("__name__", "")):
-        level, frame = level + 1, frame.f_back
-    return level
-
-
-def _is_ours(module: str) -> bool:
-    return module.partition(".")[0] == __package__
+            warnings.warn(message, UserWarning, stacklevel=users_level())
 
 
 def clone(obj: Any, warn: Warner) -> Any:

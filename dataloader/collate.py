@@ -53,7 +53,7 @@ def _rule(name: str) -> Rule:
     return Rule(getattr(_collate_torch, name), getattr(_collate_numpy, name))
 
 
-default_collate_fn_map = CollateFnMap(
+default_collate_fn_map: CollateFnMap = CollateFnMap(
     {
         UnloadedTensor: _rule("collate_tensors"),
         np.ndarray: _rule("collate_arrays"),

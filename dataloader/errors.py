@@ -21,6 +21,7 @@ crosses a process boundary.
 
 from __future__ import annotations
 
+import sys
 from typing import Self
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "WorkerDiedError",
     "WorkerTimeoutError",
     "describe_indices",
+    "users_level",
 ]
 
 _SHOWN = 8
@@ -50,6 +52,21 @@ def describe_indices(indices: object) -> str:
         return repr(list(indices))
     head = ", ".join(repr(index) for index in indices[:_SHOWN])
     return f"[{head}, ... {len(indices)} in all]"
+
+
+def users_level() -> int:
+    """Return the ``stacklevel`` with which a warning of the caller names user code.
+
+    That is the innermost frame outside this package, however the call came about.
+    """
+    level, frame = 0, sys._getframe()
+    while frame.f_back and _is_ours(frame.f_globals.get("__name__", "")):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == __package__
 
 
 class WorkerTimeoutError(RuntimeError):

@@ -22,6 +22,7 @@ from dataloader._twin import TorchTwin
 from dataloader.collate import default_collate, default_convert
 from dataloader.datasets import is_iterable_dataset
 from dataloader.device import make_pinner
+from dataloader.errors import users_level
 from dataloader.replicate import make_snapshot, set_epoch, takes_epoch
 from dataloader.samplers import (
     BatchSampler,
@@ -361,7 +362,8 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
         """
         epoch = self._next_epoch()
         feed = IndexFeed(self._index_sampler, self._auto_collation)
-        pin = make_pinner(self.pin_memory, self.pin_memory_device, stacklevel=7)
+        level = users_level() + 1
+        pin = make_pinner(self.pin_memory, self.pin_memory_device, stacklevel=level)
         base_seed, seed = self._seeds(epoch)
         return EpochPlan(
             snapshot=self._snapshot(),
@@ -389,7 +391,7 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
 
     def _next_epoch(self) -> int:
         """Return the next epoch's number, and tell it to a seeded sampler of ours."""
-        epoch = self._epoch
+        epoch = int(self._epoch)
         for sampler in (self.sampler, getattr(self.batch_sampler, "sampler", None)):
             if isinstance(sampler, _OWN_SEEDED) and sampler.seed is not None:
                 sampler.set_epoch(epoch)
@@ -398,7 +400,8 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
     def _seeds(self, epoch: int) -> tuple[int, int]:
         """Return the base seed of the workers and the key of `rng`."""
         if self.seed is not None:
-            return derive_key(_KEY_OF_BASE_SEED, self.seed, epoch) >> 1, self.seed
+            seed = int(self.seed)
+            return derive_key(_KEY_OF_BASE_SEED, seed, epoch) >> 1, seed
         if self._iterator is not None and self._entropy is not None:
             # Persistent workers are seeded once.
             return self._entropy, self._entropy

@@ -70,7 +70,7 @@ class Replica:
     __slots__ = ("_copies", "_snapshot", "dataset")
 
     def __init__(self, dataset: Any, copies: Mapping[int, Any], snapshot: Any) -> None:
-        self.dataset = dataset
+        self.dataset: Any = dataset
         self._copies = copies
         self._snapshot = snapshot
 

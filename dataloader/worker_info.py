@@ -168,15 +168,15 @@ class Scope:
     )
 
     def __init__(self, seed: int, epoch: int, stream: int | None = None) -> None:
-        self.seed = seed
-        self.epoch = epoch
-        self.stream = stream
+        self.seed: int = seed
+        self.epoch: int = epoch
+        self.stream: int | None = stream
         self.info: WorkerInfo | None = None
         self.torch_seed: int | None = None
         self.task: Task = (0, 0, ())
         self.cursor: Iterator[Any] | int = SINGLE
-        self.by_item = False
-        self.is_active = False
+        self.by_item: bool = False
+        self.is_active: bool = False
         self._key: tuple[int, ...] | None = None
         self._generator: np.random.Generator | None = None
 
@@ -224,7 +224,7 @@ class _Local(threading.local):
     scope: Scope | None = None
 
 
-local = _Local()
+local: _Local = _Local()
 
 
 def get_worker_info() -> WorkerInfo | None:

@@ -80,8 +80,8 @@ class DistributedSampler(Sampler[T_co], torch_name="DistributedSampler"):
         self.rank = rank
         self.epoch = 0
         self.drop_last = drop_last
-        self.num_samples = _share(len(dataset), self.num_replicas, drop_last)
-        self.total_size = self.num_samples * self.num_replicas
+        self.num_samples: int = _share(len(dataset), self.num_replicas, drop_last)
+        self.total_size: int = self.num_samples * self.num_replicas
         self.shuffle = shuffle
         self.seed = seed
 

@@ -86,7 +86,7 @@ class RandomSampler(Sampler[int], torch_name="RandomSampler"):
         if not isinstance(replacement, bool):
             raise TypeError(f"replacement must be a bool, got {replacement!r}")
         _check_num_samples(self.num_samples, from_data=num_samples is None)
-        self.seed = checked_seed(seed, generator)
+        self.seed: int | None = checked_seed(seed, generator)
 
     @property
     def num_samples(self) -> int:
@@ -178,7 +178,7 @@ class SubsetRandomSampler(Sampler[int], torch_name="SubsetRandomSampler"):
     ) -> None:
         self.indices = indices
         self.generator = generator
-        self.seed = checked_seed(seed, generator)
+        self.seed: int | None = checked_seed(seed, generator)
 
     def __iter__(self) -> IndexIterator[int]:
         indices = self.indices

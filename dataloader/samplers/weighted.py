@@ -77,11 +77,11 @@ class WeightedRandomSampler(Sampler[int], torch_name="WeightedRandomSampler"):
             raise ValueError(f"num_samples must be positive, got {num_samples}")
         if not isinstance(replacement, bool):
             raise ValueError(f"replacement must be a bool, got {replacement!r}")
-        self.weights = _vector(weights)
+        self.weights: Any = _vector(weights)
         self.num_samples = num_samples
         self.replacement = replacement
         self.generator = generator
-        self.seed = checked_seed(seed, generator)
+        self.seed: int | None = checked_seed(seed, generator)
 
     def __iter__(self) -> IndexIterator[int]:
         total = self.num_samples

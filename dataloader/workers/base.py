@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from dataloader._guard import FORKS
 from dataloader._torch import loaded_torch
-from dataloader.errors import ConcurrentNextError, describe_indices
+from dataloader.errors import ConcurrentNextError, describe_indices, users_level
 
 if TYPE_CHECKING:
     from dataloader.replicate import Snapshot
@@ -138,6 +138,7 @@ class BatchIterator(Iterator[Any]):
     def _begin(self, plan: EpochPlan) -> None:
         self._plan = plan
         self._yielded = 0
+        self._warned_at = -1
         self._fork_mark = FORKS.count
         self._is_traced = _profiler_probe()
 
@@ -182,6 +183,10 @@ class BatchIterator(Iterator[Any]):
         expected = self._plan.len_called
         if expected is None or self._yielded < expected:
             return
+        if self._warned_at == self._yielded:
+            return
+        # Once for each batch: where warnings are errors, the next call delivers it.
+        self._warned_at = self._yielded
         advice = ""
         if self._plan.num_workers > 0:
             advice = (
@@ -194,7 +199,7 @@ class BatchIterator(Iterator[Any]):
             f"Length of IterableDataset {self._plan.dataset} was reported to be "
             f"{expected} (by len() of the loader), but {self._yielded + 1} samples "
             f"have been fetched.{advice}",
-            stacklevel=5,
+            stacklevel=users_level(),
         )
 
 

@@ -87,7 +87,7 @@ class DirectIterator(BatchIterator):
         self._made: Any = EMPTY
 
     def _load(self, task: Task) -> Any:
-        """Fetch a task, pin the batch, warn of one too many.
+        """Fetch a task and pin the batch.
 
         The task stays pending and the batch is kept, until `_made` and the feed's
         `pending` are reset.
@@ -102,8 +102,6 @@ class DirectIterator(BatchIterator):
                 self._made = self._fetch(self._source, self._collate_fn, task, scope)
             if self._made is END:
                 self._stop()
-            if self._plan.iterable:
-                self._warn_if_longer()
             return self._made if self._plan.pin is None else self._plan.pin(self._made)
         finally:
             scope.is_active = False

@@ -42,6 +42,8 @@ class InlineIterator(DirectIterator):
         except Exception as error:
             self._account(error)
             raise
+        if self._plan.iterable:
+            self._warn_if_longer()
         # No call from here on, see `DirectIterator.__next__`.
         self._made = EMPTY
         feed.pending = None

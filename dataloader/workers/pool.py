@@ -76,7 +76,7 @@ class Epoch:
         self.plan = plan
         self.seats = seats
         self.delivery: Delivery = InOrder() if plan.in_order else Arrivals()
-        self.over = False
+        self.over: bool = False
         self.number = -1
         self.reinforcements: list[Worker] = []
         self.queues: list[deque[Ticket]]
@@ -86,7 +86,7 @@ class Epoch:
             self.queues = [deque()] * len(seats)
         # A worker_init_fn is called in every worker, also in one that gets no batch.
         self._all_attend = plan.worker_init_fn is not None
-        self.attendance = Sleeper()
+        self.attendance: Sleeper = Sleeper()
         context = contextvars.copy_context()
         self._contexts = [context.copy() for _ in seats]
 
@@ -169,7 +169,7 @@ class Worker:
     ) -> None:
         self.index = index
         self.lanes = lanes
-        self.sleeper = Sleeper()
+        self.sleeper: Sleeper = Sleeper()
         self._pool = pool
         self._only = only
         self.thread: threading.Thread | None = None
@@ -242,8 +242,8 @@ class Pool:
 
     def __init__(self, size: int, lanes: int) -> None:
         self.size = size
-        self.fork_mark = FORKS.count
-        self.is_closing = False
+        self.fork_mark: int = FORKS.count
+        self.is_closing: bool = False
         self.sleeping: deque[Worker] = deque()
         self._lane_count = lanes
         self._guard = Guard()

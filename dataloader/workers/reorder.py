@@ -69,13 +69,13 @@ class Ticket:
     def __init__(
         self, number: int, start: int, indices: Any, lane: int | None = None
     ) -> None:
-        self.number = number
-        self.start = start
-        self.indices = indices
-        self.lane = lane
+        self.number: int = number
+        self.start: int = start
+        self.indices: Any = indices
+        self.lane: int | None = lane
         self.worker: Any = None
         self.result: Any = EMPTY
-        self.awaited = False
+        self.awaited: bool = False
         self.next: Ticket | None = None
 
 
@@ -120,6 +120,9 @@ class Delivery(Protocol):
 
 class InOrder:
     """Delivers tickets in the order of their dispatch: a linked list, oldest first."""
+
+    outstanding: int
+    last: Ticket
 
     def __init__(self) -> None:
         self.outstanding = 0
@@ -194,6 +197,9 @@ class InOrder:
 
 class Arrivals:
     """Delivers tickets in the order in which their results come."""
+
+    outstanding: int
+    last: Ticket
 
     def __init__(self) -> None:
         self.outstanding = 0
