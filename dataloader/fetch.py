@@ -235,6 +235,11 @@ class Stream:
         except KeyboardInterrupt:
             self._suspect = self._is_mortal
             raise
+        except Exception:
+            # The sample that failed has had its number; one that Ctrl-C broke off has it
+            # once more.
+            self._ordinal += 1
+            raise
         finally:
             self._ordinal += len(samples) - before
 

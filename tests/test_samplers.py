@@ -240,7 +240,7 @@ def test_without_torch_other_generators_are_refused() -> None:
         (1.0, TypeError),
         ("1", TypeError),
         (True, TypeError),
-        (np.int64(1), TypeError),
+        (np.float64(1), TypeError),
         (-1, OverflowError),
         (2**64, OverflowError),
     ],
