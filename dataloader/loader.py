@@ -202,7 +202,8 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
         self.collate_fn = collate_fn
         self.persistent_workers = persistent_workers
         self._epoch = 0
-        self._epoch_was_set = False
+        self._times_set = 0
+        self._told_epoch = 0
         self._IterableDataset_len_called: int | None = None
         self._begin_life()
 
@@ -324,7 +325,6 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
         iterator = self._living_backend().start(plan, self._iterator)
         # Only now, so that an epoch that failed to begin is not counted.
         self._epoch = plan.epoch + 1
-        self._epoch_was_set = False
         return iterator
 
     def set_epoch(self, epoch: int) -> None:
@@ -344,8 +344,8 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
         self._guard.run(self._set_epoch, epoch)
 
     def _set_epoch(self, epoch: int) -> None:
-        self._epoch = epoch
-        self._epoch_was_set = True
+        self._epoch = self._told_epoch = epoch
+        self._times_set += 1
         inner = getattr(self.batch_sampler, "sampler", None)
         samplers: tuple[Any, ...] = (self.sampler, self.batch_sampler, inner)
         for sampler in {id(s): s for s in samplers}.values():
@@ -383,7 +383,8 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
             timeout_s=self.timeout,
             worker_init_fn=self.worker_init_fn,
             pin=pin,
-            epoch_was_set=self._epoch_was_set,
+            times_set=self._times_set,
+            told_epoch=self._told_epoch,
             replicate=self.replicate,
             checked=self.collate_fn is default_collate,
             len_called=self._IterableDataset_len_called,

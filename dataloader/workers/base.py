@@ -76,8 +76,9 @@ class EpochPlan:
         timeout_s: longest wait of one ``next()``; 0 for ever.
         worker_init_fn: called in each worker with its id.
         pin: copies a batch into pinned memory, in the worker; None to leave it.
-        epoch_was_set: ``set_epoch`` was called since the last epoch, so datasets that
-            workers kept must be told.
+        times_set: how often ``set_epoch`` was called, by which a worker that kept its
+            dataset notices that it has to tell it.
+        told_epoch: what it was called with last.
         replicate: how a worker comes by its dataset.
         checked: the number of samples that ``__getitems__`` returns is checked.
         len_called: number of samples that ``len()`` was told for an iterable dataset.
@@ -100,7 +101,8 @@ class EpochPlan:
     timeout_s: float = 0
     worker_init_fn: Callable[[int], object] | None = None
     pin: Callable[[Any], Any] | None = None
-    epoch_was_set: bool = False
+    times_set: int = 0
+    told_epoch: int = 0
     replicate: str = "shallow"
     checked: bool = False
     len_called: int | None = None

@@ -128,7 +128,8 @@ class DirectIterator(BatchIterator):
         task = self._feed.pending
         if task is None or isinstance(error, StopIteration):
             return
-        self._made = EMPTY
-        self._feed.pending = None
         note = place_note("the main thread", self._plan, task[0], task[2])
         note_place(error, note)
+        # Last, and without a call: if Ctrl-C comes first, the batch is loaded again.
+        self._made = EMPTY
+        self._feed.pending = None

@@ -59,6 +59,8 @@ class Seat:
         self._source: Any = None
         self._collate_fn: Collate
         self._error: Failure | None = None
+        # Which call of set_epoch the dataset knows of.
+        self._told = 0
         self._scope: Scope
 
     def occupy(self, worker: Any) -> bool:
@@ -104,8 +106,9 @@ class Seat:
             local.scope = self._scope
             if self._replica is None:
                 self._settle(plan, lanes)
-            elif plan.epoch_was_set:
+            elif self._told != plan.times_set:
                 self._set_epoch(self._replica.dataset, plan)
+            self._told = plan.times_set
             self._fetch = self._choose_fetch(plan)
         except BaseException as error:
             note_place(error, f"raised in {self.name}, epoch {plan.epoch}")
@@ -117,9 +120,9 @@ class Seat:
 
     def _set_epoch(self, dataset: Any, plan: EpochPlan) -> None:
         """Tell the kept dataset, and the lanes' copies of it, the epoch's number."""
-        set_epoch(dataset, plan.epoch)
+        set_epoch(dataset, plan.told_epoch)
         if self._team is not None:
-            self._team.set_epoch(plan.epoch)
+            self._team.set_epoch(plan.told_epoch)
 
     def load(self, ticket: Ticket) -> Any:
         """Return the ticket's batch, or the `Failure` in its place. Never raises."""
