@@ -236,8 +236,8 @@ class Stream:
             self._suspect = self._is_mortal
             raise
         except Exception:
-            # The sample that failed has had its number; one that Ctrl-C broke off has it
-            # once more.
+            # The sample that failed has had its number; one that Ctrl-C broke off has
+            # it once more.
             self._ordinal += 1
             raise
         finally:

@@ -2,11 +2,14 @@
 
 base.py      the plan of an epoch, the Protocol of a backend, what iterators share
 feed.py      index batches, made lazily by the consumer, none lost to an interrupt
-inline.py    num_workers=0: the thread that calls next()
+direct.py    batches that the calling thread loads itself
+inline.py    num_workers=0: nothing else
 reorder.py   results in order, or as they come
 seat.py      what one worker owns during an epoch: dataset, generators, fetch
 threads.py   the iterator over batches that worker threads load
 pool.py      the threads themselves, made once for each loader
 lanes.py     items_in_parallel: the samples of one batch at once
+memory.py    freed memory that glibc keeps for the next batch
+sleeper.py   sleeping and being woken
 watchdog.py  what is said of a worker that stalls or died
 """

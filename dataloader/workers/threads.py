@@ -32,6 +32,7 @@ from dataloader.errors import (
 from dataloader.fetch import END
 from dataloader.workers import watchdog
 from dataloader.workers.base import BatchIterator, EpochPlan, Failure
+from dataloader.workers.memory import keep_freed_memory
 from dataloader.workers.pool import Epoch, Pool
 from dataloader.workers.reorder import WAIT_SLICE_S, Ticket
 from dataloader.workers.seat import Seat
@@ -281,6 +282,7 @@ class ThreadBackend:
     def start(self, plan: EpochPlan, previous: BatchIterator | None) -> BatchIterator:
         """Return the iterator of an epoch, whose first batches are being loaded."""
         install_worker_hooks()
+        keep_freed_memory()
         pool = self._living_pool()
         pool.start()
         if isinstance(previous, ThreadIterator) and previous._pool is pool:
