@@ -30,7 +30,7 @@ _done: dict[int, bool] = {}
 
 
 def keep_freed_memory() -> bool:
-    """Raise glibc's thresholds once in this process; return whether they were raised."""
+    """Raise glibc's thresholds once; return whether they were raised here."""
     pid = os.getpid()
     if pid not in _done:
         wanted = _is_glibc() and not _is_set_by_user()
