@@ -10,6 +10,7 @@ Shutdown: `close`, or the loader's collection, ends the backend, see `workers.po
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal
@@ -67,6 +68,12 @@ _FROZEN = frozenset(
 )
 _OWN_SEEDED = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _KEY_OF_BASE_SEED = 1
+
+
+def is_shuffling_by_rank(sampler: Any) -> bool:
+    """Whether a sampler is a `DistributedSampler` that shuffles, ours or another's."""
+    names = ("shuffle", "epoch", "num_replicas", "rank")
+    return all(hasattr(sampler, name) for name in names) and bool(sampler.shuffle)
 
 
 class _EndlessSampler:
@@ -248,6 +255,8 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
         self._backend_key: tuple[int, int] | None = None
         self._iterator: BatchIterator | None = None
         self._warned: set[Any] = set()
+        # The epoch in which a shuffling distributed sampler was iterated over last.
+        self._rank_epoch: int | None = None
         self._entropy: int | None = None
         self._initialized = True
 
@@ -393,10 +402,25 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
     def _next_epoch(self) -> int:
         """Return the next epoch's number, and tell it to a seeded sampler of ours."""
         epoch = int(self._epoch)
-        for sampler in (self.sampler, getattr(self.batch_sampler, "sampler", None)):
-            if isinstance(sampler, _OWN_SEEDED) and sampler.seed is not None:
-                sampler.set_epoch(epoch)
+        # What decides the order: the sampler itself, or what its batches are made of.
+        sampler = getattr(self.batch_sampler, "sampler", self.sampler)
+        if isinstance(sampler, _OWN_SEEDED) and sampler.seed is not None:
+            sampler.set_epoch(epoch)
+        elif is_shuffling_by_rank(sampler):
+            self._watch_epoch_of(sampler)
         return epoch
+
+    def _watch_epoch_of(self, sampler: Any) -> None:
+        """Warn once of a distributed order that is the same as in the epoch before."""
+        if self._rank_epoch == sampler.epoch and "rank_epoch" not in self._warned:
+            self._warned.add("rank_epoch")
+            warnings.warn(
+                f"{type(sampler).__name__} shuffles as in the epoch before, since its "
+                f"epoch is still {sampler.epoch}: call loader.set_epoch(e) before each "
+                "iter()",
+                stacklevel=users_level(),
+            )
+        self._rank_epoch = sampler.epoch
 
     def _seeds(self, epoch: int) -> tuple[int, int]:
         """Return the base seed of the workers and the key of `rng`."""
@@ -486,5 +510,6 @@ _LIFE = (
     "_guard",
     "_initialized",
     "_iterator",
+    "_rank_epoch",
     "_warned",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -302,6 +303,22 @@ def test_a_streams_numbers_after_an_exception_do_not_depend_on_batches() -> None
 
 
 # Elsewhere.
+
+
+def test_with_a_seed_nothing_is_drawn_from_global_generators(
+    make_loader: MakeLoader,
+) -> None:
+    torch = sys.modules.get("torch")
+
+    def states() -> list[Any]:
+        found = [random.getstate(), np.random.get_state(legacy=False)]
+        if torch is not None:
+            found.append(torch.random.get_rng_state().tolist())
+        return found
+
+    before = repr(states())
+    list(make_loader(Noise(), 4, shuffle=True, seed=5, collate_fn=list))
+    assert repr(states()) == before
 
 
 def test_outside_a_loader_every_call_is_random(make_loader: MakeLoader) -> None:

@@ -141,6 +141,17 @@ def test_kept_copies_of_a_stream_are_told() -> None:
         assert list(loader) == [[epoch] * 3] * 2
 
 
+def test_kept_copies_are_told_after_an_epoch_that_was_abandoned() -> None:
+    loader = DataLoader(
+        ToldDataset(), 3, num_workers=2, persistent_workers=True, collate_fn=list
+    )
+    for epoch in range(1, 20):
+        list(loader)
+        loader.set_epoch(epoch)
+        iter(loader)
+        assert list(loader) == [[epoch] * 3] * 2
+
+
 def test_a_shared_dataset_is_told_once_by_each_worker_at_most() -> None:
     dataset = ToldDataset()
     loader = DataLoader(
@@ -198,3 +209,26 @@ def test_a_distributed_sampler_moves_with_the_epoch() -> None:
         loader.set_epoch(epoch)
         assert list(loader) == [order(epoch)]
     assert order(0) != order(3)
+
+
+def distributed(**options: Any) -> DataLoader[Any]:
+    sampler: Any = DistributedSampler(range(8), num_replicas=2, rank=0, **options)
+    return DataLoader(range(8), sampler=sampler, collate_fn=list)
+
+
+def test_a_distributed_sampler_that_is_not_moved_is_warned_of_once() -> None:
+    loader = distributed()
+    first = list(loader)
+    with pytest.warns(UserWarning, match="set_epoch") as caught:
+        assert list(loader) == first
+    assert len(caught) == 1
+    assert list(loader) == first  # a second warning would be an error
+
+
+def test_a_distributed_sampler_is_not_warned_of_needlessly() -> None:
+    loader = distributed()
+    for epoch in range(3):
+        loader.set_epoch(epoch)
+        list(loader)
+    unshuffled = distributed(shuffle=False)
+    assert list(unshuffled) == list(unshuffled)

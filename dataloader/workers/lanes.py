@@ -62,10 +62,10 @@ class _Job:
         # Whoever comes last, the lane that enters or the worker that closes, sees the
         # other: each makes its mark and then looks.
         self._inside[lane] = None
-        if self._closed:
-            del self._inside[lane]
-            self._left.wake()
-        return not self._closed
+        if not self._closed:
+            return True
+        self.leave(lane)
+        return False
 
     def leave(self, lane: _Lane) -> None:
         """End a lane's part."""

@@ -44,9 +44,10 @@ class Seat:
 
     Args:
         index: the worker's id.
+        told: which call of ``set_epoch`` the dataset knows of that workers copy.
     """
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, told: int = 0) -> None:
         self.index = index
         # Empty while somebody sits here.
         self.vacant: dict[int, None] = {0: None}
@@ -59,8 +60,7 @@ class Seat:
         self._source: Any = None
         self._collate_fn: Collate
         self._error: Failure | None = None
-        # Which call of set_epoch the dataset knows of.
-        self._told = 0
+        self._told = told
         self._scope: Scope
 
     def occupy(self, worker: Any) -> bool:
@@ -106,8 +106,8 @@ class Seat:
             local.scope = self._scope
             if self._replica is None:
                 self._settle(plan, lanes)
-            elif self._told != plan.times_set:
-                self._set_epoch(self._replica.dataset, plan)
+            if self._told != plan.times_set:
+                self._set_epoch(plan)
             self._told = plan.times_set
             self._fetch = self._choose_fetch(plan)
         except BaseException as error:
@@ -118,9 +118,10 @@ class Seat:
             local.scope = None
         self._plan = plan
 
-    def _set_epoch(self, dataset: Any, plan: EpochPlan) -> None:
+    def _set_epoch(self, plan: EpochPlan) -> None:
         """Tell the kept dataset, and the lanes' copies of it, the epoch's number."""
-        set_epoch(dataset, plan.told_epoch)
+        assert self._replica is not None
+        set_epoch(self._replica.dataset, plan.told_epoch)
         if self._team is not None:
             self._team.set_epoch(plan.told_epoch)
 

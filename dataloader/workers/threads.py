@@ -16,6 +16,7 @@ joined.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 import weakref
@@ -52,7 +53,8 @@ class ThreadIterator(BatchIterator):
     def __init__(self, plan: EpochPlan, backend: ThreadBackend, pool: Pool) -> None:
         self._backend = backend
         self._pool = pool
-        self._seats = [Seat(index) for index in range(pool.size)]
+        self._seats = [Seat(index, plan.times_set) for index in range(pool.size)]
+        self._snapshot = plan.snapshot
         super().__init__(plan)
 
     def _begin(self, plan: EpochPlan) -> None:
@@ -80,7 +82,8 @@ class ThreadIterator(BatchIterator):
         try:
             if not self._epoch.over:
                 self.end()
-            self._begin(plan)
+            # A worker that comes late takes the dataset that the others have taken.
+            self._begin(dataclasses.replace(plan, snapshot=self._snapshot))
         finally:
             self._free[0] = None
 
