@@ -64,6 +64,24 @@ def test_index_batches_are_taken_as_the_window_moves(
         assert sampler.taken == window + delivered
 
 
+def test_persistent_workers_keep_to_the_window_in_every_epoch() -> None:
+    sampler = CountedBatches()
+    loader = DataLoader(
+        range(2 * BATCHES),
+        batch_sampler=sampler,
+        num_workers=2,
+        persistent_workers=True,
+        collate_fn=list,
+    )
+    for _ in range(3):
+        sampler.taken = 0
+        iterator = iter(loader)
+        assert sampler.taken == 4
+        for delivered in range(1, 6):
+            next(iterator)
+            assert sampler.taken == 4 + delivered
+
+
 class CountedSamples:
     """A dataset that counts samples, and remembers the most there were too many."""
 

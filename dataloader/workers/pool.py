@@ -312,15 +312,21 @@ class Pool:
 
     def _wake_one(self) -> None:
         try:
-            worker = self.sleeping.pop()
+            worker = self.sleeping[-1]
         except IndexError:
             return
+        # Woken before it is taken off the list: if Ctrl-C comes in between, it takes
+        # itself off. The other way round it would sleep on, and nobody would know.
         worker.sleeper.wake()
+        try:  # noqa: SIM105  (a context manager would cost more than the rest)
+            self.sleeping.remove(worker)
+        except ValueError:
+            pass
 
     def wake_all(self) -> None:
-        """Wake every thread that sleeps now."""
-        for _ in range(len(self.sleeping)):
-            self._wake_one()
+        """Wake every worker, whether it sleeps or is about to."""
+        for worker in [*self._workers, *self._extra]:
+            worker.sleeper.wake()
 
     def tend(self, epoch: Epoch, due: Ticket | None, is_starving: bool) -> None:
         """See to an epoch whose consumer waits for long.
@@ -392,11 +398,11 @@ class Pool:
             epoch = ref()
             if epoch is not None:
                 epoch.end()
-        workers = [*self._workers, *self._extra]
-        for worker in workers:
-            worker.sleeper.wake()
-        # Also one that was started a moment ago and is in no list yet.
         self.wake_all()
+        # Also one that was started a moment ago and is in no list yet.
+        for _ in range(len(self.sleeping)):
+            self._wake_one()
+        workers = [*self._workers, *self._extra]
         for lanes in list(self._lanes):
             lanes.close()
         atexit.unregister(self.close)

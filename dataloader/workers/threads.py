@@ -156,6 +156,10 @@ class ThreadIterator(BatchIterator):
         timeout_s = self._plan.timeout_s
         started = time.monotonic()
         slices = 0
+        due = self._delivery.due()
+        if due.worker is None:
+            # Ctrl-C may have come between its dispatch and the waking of a worker.
+            self._pool.wake(self._epoch, due.lane)
         while True:
             left = WAIT_SLICE_S
             if timeout_s > 0:
