@@ -72,8 +72,8 @@ _KEY_OF_BASE_SEED = 1
 
 def is_shuffling_by_rank(sampler: Any) -> bool:
     """Whether a sampler is a `DistributedSampler` that shuffles, ours or another's."""
-    names = ("shuffle", "epoch", "num_replicas", "rank")
-    return all(hasattr(sampler, name) for name in names) and bool(sampler.shuffle)
+    is_by_rank = hasattr(sampler, "num_replicas") and hasattr(sampler, "rank")
+    return is_by_rank and hasattr(sampler, "epoch") and bool(sampler.shuffle)
 
 
 class _EndlessSampler:

@@ -1,6 +1,6 @@
-"""Forked children: a loader works in them, an iterator of the parent says that it cannot.
+"""Forked children: a loader works in them, an iterator of the parent says no.
 
-A child runs a function and leaves by `os._exit`, like the children of `multiprocessing`.
+A child runs a function and leaves by `os._exit`, as `multiprocessing` does.
 A child that hangs is killed by its own alarm, and shows as a signal in its status.
 """
 
@@ -28,7 +28,7 @@ from dataloader import DataLoader
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()"),
-    # From 3.12 on fork warns of every process that has threads, which is the point here.
+    # From 3.12 on fork warns of a process that has threads, which is the point here.
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 
@@ -289,9 +289,7 @@ def test_children_are_forked_while_threads_use_loaders_all_the_time() -> None:
     def use() -> None:
         while not stop.is_set():
             own = DataLoader(range(10), 2, num_workers=2, collate_fn=list)
-            for loader in (shared, own):
-                if list(loader) != TEN:
-                    failures.append(loader)
+            failures.extend(ldr for ldr in (shared, own) if list(ldr) != TEN)
             own.close()
 
     users = [threading.Thread(target=use) for _ in range(2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -306,12 +307,10 @@ def test_leaving_with_by_an_exception_returns_while_samples_sleep(
     gate: threading.Event,
 ) -> None:
     dataset = Gated(gate)
-    with (
-        pytest.raises(LookupError),
-        DataLoader(dataset, num_workers=2, collate_fn=list) as loader,
-    ):
-        iterator = iter(loader)
-        assert wait_until(lambda: len(dataset.entered) == 2)
+    loader = DataLoader(dataset, num_workers=2, collate_fn=list)
+    iterator = iter(loader)
+    assert wait_until(lambda: len(dataset.entered) == 2)
+    with pytest.raises(LookupError), loader:
         raise LookupError
     assert not gate.is_set()
     with pytest.raises(RuntimeError, match="close"):
@@ -330,7 +329,7 @@ def test_a_closed_loader_is_usable_while_old_samples_still_sleep(
     assert isinstance(outcome[0], RuntimeError)
     old, dataset.gate = dataset.gate, threading.Event()
     dataset.gate.set()
-    assert sorted(sum(loader, [])) == list(range(40))
+    assert sorted(itertools.chain(*loader)) == list(range(40))
     assert not old.is_set()
 
 
@@ -343,7 +342,7 @@ def test_close_ends_every_live_iterator(with_threads: dict[str, Any]) -> None:
     for iterator in iterators:
         with pytest.raises(RuntimeError, match="close"):
             next(iterator)
-    assert sorted(sum(loader, [])) == list(range(40))
+    assert sorted(itertools.chain(*loader)) == list(range(40))
 
 
 def test_close_leaves_an_exhausted_iterator_exhausted(make_loader: MakeLoader) -> None:
