@@ -47,8 +47,10 @@ def in_child(function: Child) -> tuple[int, str]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
-        if pid == 0:
-            _be_child(function, written.fileno())
+            if pid == 0:
+                # Inside the block: leaving it takes CPython's lock of the warnings,
+                # which another thread may have held at the fork.
+                _be_child(function, written.fileno())
         _, status = os.waitpid(pid, 0)
         written.seek(0)
         return os.waitstatus_to_exitcode(status), written.read().decode()

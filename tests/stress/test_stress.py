@@ -112,13 +112,12 @@ def iterate_in_a_child(loader: DataLoader[Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            taken = take(iter(loader), SIZE)
-            code = 0 if taken else 2
-        finally:
-            os._exit(code)
+        if pid == 0:
+            code = 1
+            try:
+                code = 0 if take(iter(loader), SIZE) else 2
+            finally:
+                os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 

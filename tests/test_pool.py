@@ -1,0 +1,486 @@
+"""The worker threads: what starts, wakes, replaces and ends them, and what kills them.
+
+`Fault` kills a worker at the n-th place where an exception from outside can strike its
+thread, so that one test can try every place there is. Whatever dies, an epoch neither
+hangs nor comes out short without an error, and the next one is whole.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import itertools
+import json
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from conftest import wait_until, worker_threads
+
+import dataloader
+from dataloader import DataLoader, IterableDataset
+from dataloader.errors import ConcurrentNextError
+from dataloader.workers import pool as pool_module
+from dataloader.workers.pool import Pool
+
+PACKAGE = str(Path(dataloader.__file__).parent)
+PAIRS = [[0, 1], [2, 3], [4, 5], [6]]
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """An event that is set at the end of the test, whatever happens."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+# Workers that die.
+
+
+class Death(BaseException):
+    """What kills a worker."""
+
+
+class Fault:
+    """Raises `Death` once, at the n-th place where it can strike a worker's thread.
+
+    Those are the entries of Python functions and the returns from calls of C.
+
+    Args:
+        kills_lanes: strike a lane thread instead of a worker.
+    """
+
+    def __init__(self, kills_lanes: bool) -> None:
+        self.struck = ""
+        self._kills_lanes = kills_lanes
+        self._left = -1
+        # Lanes and workers run at the same time.
+        self._lock = threading.Lock()
+
+    def arm(self, places: int) -> None:
+        """Let so many places pass before the next strike."""
+        self.struck = ""
+        self._left = places
+
+    def disarm(self) -> None:
+        self._left = -1
+
+    def start_thread(self, start: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``start`` for threads that may be struck."""
+
+        def start_watched(run: Callable[[], None], name: str) -> Any:
+            def run_watched() -> None:
+                if ("." in name) == self._kills_lanes:
+                    sys.setprofile(self._on_event)
+                run()
+
+            return start(run_watched, name)
+
+        return start_watched
+
+    def _on_event(self, frame: FrameType, event: str, argument: Any) -> None:
+        if self._left < 0 or event not in ("call", "c_return"):
+            return
+        code = frame.f_code
+        if not code.co_filename.startswith(PACKAGE):
+            return
+        with self._lock:
+            if self._left < 0:
+                return
+            self._left -= 1
+            if self._left >= 0:
+                return
+            called = getattr(argument, "__qualname__", "")
+            self.struck = f"{code.co_name}:{frame.f_lineno} {event} {called}"
+        raise Death
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(7))
+
+
+KILLED: dict[str, dict[str, Any]] = {
+    "one": {"num_workers": 1},
+    "two": {"num_workers": 2},
+    "unordered": {"num_workers": 2, "in_order": False},
+    "persistent": {"num_workers": 1, "persistent_workers": True},
+    "init": {"num_workers": 1, "worker_init_fn": lambda worker: None},
+    "stream": {"num_workers": 1, "dataset": Stream()},
+    "lanes": {"num_workers": 1, "items_in_parallel": 2},
+}
+
+
+def consume(iterator: Iterator[Any]) -> tuple[list[Any], list[BaseException]]:
+    """Return all batches and all errors of an epoch, which must come to an end."""
+    seen: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        while len(errors) < 20:
+            try:
+                seen.extend(iterator)
+                return
+            except (RuntimeError, Death) as error:
+                errors.append(error)
+
+    consumer = threading.Thread(target=run, daemon=True)
+    consumer.start()
+    consumer.join(30)
+    assert not consumer.is_alive(), "the epoch hangs"
+    assert len(errors) < 20, errors[-1]
+    return seen, errors
+
+
+@pytest.mark.parametrize(
+    ("kind", "kills_lanes"),
+    [*((kind, False) for kind in KILLED), ("lanes", True)],
+    ids=[*KILLED, "lane-thread"],
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_worker_that_dies_anywhere_is_replaced_and_nothing_is_lost_in_silence(
+    kind: str, kills_lanes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = Fault(kills_lanes)
+    start = fault.start_thread(pool_module.start_thread)
+    monkeypatch.setattr(pool_module, "start_thread", start)
+    # A dead worker is looked for after two slices.
+    monkeypatch.setattr("dataloader.workers.threads.WAIT_SLICE_S", 0.002)
+    monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
+    options = {"dataset": range(7), "batch_size": 2, "collate_fn": list, **KILLED[kind]}
+    for place in itertools.count():
+        with DataLoader(**options) as loader:
+            assert sorted(loader) == PAIRS
+            fault.arm(place)
+            seen, errors = consume(iter(loader))
+            fault.disarm()
+            where = f"{place}: {fault.struck} {seen} {errors}"
+            assert all(batch in PAIRS for batch in seen), where
+            if kind == "stream":
+                # The rest of a stream may end with the generator that was struck.
+                assert seen == PAIRS[: len(seen)] or errors, where
+                assert len(seen) == len(PAIRS) or errors, where
+            else:
+                assert len(seen) + len(errors) == len(PAIRS), where
+                assert len(errors) <= (len(PAIRS) if kind == "init" else 1), where
+            again, no_errors = consume(iter(loader))
+            assert (sorted(again), no_errors) == (PAIRS, []), where
+        assert wait_until(lambda: not worker_threads()), where
+        if not fault.struck:
+            break
+    assert place > 5, "the places where a worker can be struck were not found"
+
+
+@pytest.mark.skipif(
+    sys.implementation.name != "cpython", reason="needs PyThreadState_SetAsyncExc"
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_exceptions_from_outside_do_not_stop_the_epochs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
+    loader = DataLoader(range(64), 2, num_workers=3, collate_fn=list)
+    expected = [[i, i + 1] for i in range(0, 64, 2)]
+    stop = threading.Event()
+
+    def kill() -> None:
+        raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+        turns = itertools.count()
+        while not stop.wait(0.003):
+            threads = worker_threads()
+            if threads:
+                ident = threads[next(turns) % len(threads)].ident
+                raise_in(ctypes.c_ulong(ident or 0), ctypes.py_object(Death))
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        for _ in range(40):
+            seen, errors = consume(iter(loader))
+            assert len(seen) + len(errors) == len(expected)
+            assert seen == [batch for batch in expected if batch in seen]
+    finally:
+        stop.set()
+        killer.join()
+    # An exception may still be on its way to a thread.
+    assert wait_until(lambda: consume(iter(loader)) == (expected, []))
+
+
+def test_a_dead_reinforcement_is_replaced(gate: threading.Event) -> None:
+    class Gated:
+        def __init__(self) -> None:
+            self.is_open = False
+
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> int:
+            if not self.is_open:
+                assert gate.wait(60)
+            elif index == 1 and not dead:
+                dead.append(threading.current_thread())
+                raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+                ident = threading.get_ident()
+                raise_in(ctypes.c_ulong(ident), ctypes.py_object(Death))
+            return index
+
+    dead: list[threading.Thread] = []
+    dataset = Gated()
+    loader = DataLoader(dataset, num_workers=1, collate_fn=list, replicate="none")
+    stuck = iter(loader)
+    assert wait_until(lambda: loader._backend is not None)
+    dataset.is_open = True
+    seen, errors = consume(iter(loader))
+    assert len(seen) + len(errors) == 4
+    assert not gate.is_set()
+    gate.set()
+    assert len(list(stuck)) == 4
+
+
+# Starting.
+
+
+@pytest.mark.parametrize("started", range(5))
+def test_threads_that_cannot_be_started_leave_none_behind(
+    started: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = itertools.count(started, -1)
+    start = pool_module.start_thread
+
+    def start_some(run: Callable[[], None], name: str) -> threading.Thread:
+        if next(left) <= 0:
+            raise RuntimeError("can't start new thread")
+        return start(run, name)
+
+    monkeypatch.setattr(pool_module, "start_thread", start_some)
+    loader = DataLoader(range(7), 2, num_workers=2, items_in_parallel=3)
+    with pytest.raises(RuntimeError, match="new thread"):
+        iter(loader)
+    del loader
+    gc.collect()
+    assert wait_until(lambda: not worker_threads())
+
+
+def test_a_later_iter_starts_the_threads_that_were_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = pool_module.start_thread
+
+    def refuse(run: Callable[[], None], name: str) -> threading.Thread:
+        if name == "dataloader-1":
+            raise RuntimeError("can't start new thread")
+        return start(run, name)
+
+    loader = DataLoader(range(7), 2, num_workers=3, collate_fn=list)
+    with monkeypatch.context() as patch:
+        patch.setattr(pool_module, "start_thread", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            iter(loader)
+    assert list(loader) == PAIRS
+    names = sorted(thread.name for thread in worker_threads())
+    assert names == ["dataloader-0", "dataloader-1", "dataloader-2"]
+
+
+def test_garbage_may_be_collected_in_a_thread_that_is_being_started(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gated:
+        is_open = True
+
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> int:
+            if not self.is_open:
+                entered.set()
+                assert gate.wait(60)
+            return index
+
+    entered = threading.Event()
+    collected = threading.Event()
+    dataset = Gated()
+    loader = DataLoader(dataset, num_workers=1, collate_fn=list, replicate="none")
+    garbage: list[Any] = [iter(loader)]
+    garbage.append(garbage)
+    dataset.is_open = False
+    stuck = iter(loader)
+    assert entered.wait(60)
+    dataset.is_open = True
+    set_ident = threading.Thread._set_ident  # type: ignore[attr-defined]
+
+    def set_ident_and_collect(thread: threading.Thread) -> None:
+        set_ident(thread)
+        if thread.name.startswith("dataloader-"):
+            gc.collect()
+            collected.set()
+
+    monkeypatch.setattr(threading.Thread, "_set_ident", set_ident_and_collect)
+    gc.disable()
+    try:
+        del garbage
+        # The only worker is stuck, so this epoch is given a thread of its own.
+        assert consume(iter(loader)) == ([[0], [1], [2], [3]], [])
+    finally:
+        gc.enable()
+    assert collected.is_set()
+    del stuck
+
+
+def test_a_worker_recurses_as_deep_as_the_main_thread() -> None:
+    depth = 20_000
+    text = "[" * depth + "]" * depth
+
+    def parse(samples: Any) -> str:
+        try:
+            json.loads(text)
+        except RecursionError:
+            return "too deep"
+        return "parsed"
+
+    def descend(samples: Any) -> int:
+        def down(n: int) -> int:
+            return n if n == 0 else 1 + down(n - 1)
+
+        return down(sys.getrecursionlimit() - 200)
+
+    for function in (parse, descend):
+        here = list(DataLoader(range(1), collate_fn=function))
+        there = list(DataLoader(range(1), num_workers=1, collate_fn=function))
+        assert here == there
+
+
+# Waking.
+
+
+def test_waking_all_ends_although_the_woken_lie_down_again() -> None:
+    pool = Pool(3, 0)
+    woken = []
+
+    class Restless:
+        """A sleeper that is on the list again as soon as it is woken."""
+
+        @property
+        def sleeper(self) -> Restless:
+            return self
+
+        def wake(self) -> None:
+            woken.append(self)
+            assert len(woken) < 100, "woken for ever"
+            pool.sleeping.append(self)  # type: ignore[arg-type]
+
+        __call__ = wake
+
+    sleepers: list[Any] = [Restless() for _ in range(3)]
+    pool.sleeping.extend(sleepers)
+    pool._workers.extend(sleepers)
+    pool.wake_all()
+    assert set(woken) == set(sleepers)
+
+
+def test_consumers_at_the_same_time_wake_different_workers(
+    gate: threading.Event,
+) -> None:
+    both = threading.Barrier(2)
+
+    class Meeting:
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> int:
+            both.wait(60)
+            return index
+
+    loader = DataLoader(Meeting(), num_workers=2, collate_fn=list, replicate="none")
+    for _ in range(200):
+        batches: deque[Any] = deque()
+        consumers = [
+            threading.Thread(target=lambda b=batches: b.extend(loader))  # type: ignore[misc]
+            for _ in range(2)
+        ]
+        for consumer in consumers:
+            consumer.start()
+        for consumer in consumers:
+            consumer.join(60)
+        assert list(batches) == [[0], [0]]
+
+
+# One iterator at a time, and the end.
+
+
+def test_a_persistent_iterator_is_not_begun_anew_under_a_next_that_waits(
+    gate: threading.Event,
+) -> None:
+    entered = threading.Event()
+
+    class Gated:
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> int:
+            entered.set()
+            assert gate.wait(60)
+            return index
+
+    loader = DataLoader(
+        Gated(), num_workers=2, persistent_workers=True, collate_fn=list
+    )
+    iterator = iter(loader)
+    results: list[Any] = []
+    waiting = threading.Thread(target=lambda: results.append(next(iterator)))
+    waiting.start()
+    assert entered.wait(60)
+    assert wait_until(lambda: not iterator._free)
+    with pytest.raises(ConcurrentNextError):
+        iter(loader)
+    gate.set()
+    waiting.join(60)
+    assert results == [[0]]
+    assert list(iterator) == [[1], [2], [3]]
+    assert list(loader) == [[0], [1], [2], [3]]
+
+
+def test_a_pool_that_is_closed_while_an_epoch_begins_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    enter = Pool.enter
+
+    def close_and_enter(pool: Pool, epoch: Any) -> None:
+        pool.close()
+        enter(pool, epoch)
+
+    loader = DataLoader(range(4), num_workers=2, collate_fn=list)
+    with monkeypatch.context() as patch:
+        patch.setattr(Pool, "enter", close_and_enter)
+        iterator = iter(loader)
+    seen, errors = consume(iterator)
+    assert not seen
+    assert "close" in str(errors[0])
+    assert list(loader) == [[0], [1], [2], [3]]
+
+
+def test_lanes_end_although_a_batch_is_begun_after_they_were_closed(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+    closed = threading.Event()
+    load = dataloader.workers.seat.Seat.load
+
+    def load_late(seat: Any, ticket: Any) -> Any:
+        begun.set()
+        assert closed.wait(60)
+        return load(seat, ticket)
+
+    monkeypatch.setattr(dataloader.workers.seat.Seat, "load", load_late)
+    loader = DataLoader(range(8), 4, num_workers=1, items_in_parallel=3)
+    iterator = iter(loader)
+    assert begun.wait(60)
+    loader.close()
+    closed.set()
+    del iterator
+    assert wait_until(lambda: not worker_threads())
