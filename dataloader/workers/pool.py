@@ -30,6 +30,7 @@ import atexit
 import contextlib
 import contextvars
 import itertools
+import operator
 import sys
 import threading
 import time
@@ -223,13 +224,13 @@ class Worker:
             self.sleeper.sleep()
             return
         sleeping = self._pool.sleeping
-        sleeping.append(self)
+        sleeping.append(self.sleeper.release)
         # Look again after the announcement, or a ticket that came in between is missed.
         if self._find(0) is None and not self._pool.is_closing:
             self.sleeper.sleep()
         # Not there: whoever woke it has taken it off the list.
         with contextlib.suppress(ValueError):
-            sleeping.remove(self)
+            sleeping.remove(self.sleeper.release)
 
 
 class Pool:
@@ -244,7 +245,8 @@ class Pool:
         self.size = size
         self.fork_mark: int = FORKS.count
         self.is_closing: bool = False
-        self.sleeping: deque[Worker] = deque()
+        # What wakes each worker that sleeps, the last to lie down at the end.
+        self.sleeping: deque[Callable[[], None]] = deque()
         self._lane_count = lanes
         self._guard = Guard()
         # A dictionary, whose single operations are atomic, and no lock: `leave` may be
@@ -311,17 +313,13 @@ class Pool:
             worker.sleeper.wake()
 
     def _wake_one(self) -> None:
-        try:
-            worker = self.sleeping[-1]
-        except IndexError:
-            return
-        # Woken before it is taken off the list: if Ctrl-C comes in between, it takes
-        # itself off. The other way round it would sleep on, and nobody would know.
-        worker.sleeper.wake()
+        """Wake the worker that lay down last, if any sleeps."""
         try:  # noqa: SIM105  (a context manager would cost more than the rest)
-            self.sleeping.remove(worker)
-        except ValueError:
-            pass
+            # Taken off the list and woken within one call of C: if Ctrl-C came in
+            # between, the worker would sleep on and nobody would know.
+            next(map(operator.call, iter(self.sleeping.pop, None)))
+        except (IndexError, RuntimeError):
+            pass  # nobody sleeps, or whoever did has been woken already
 
     def wake_all(self) -> None:
         """Wake every worker, whether it sleeps or is about to."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 
 __all__ = ["IDLE_S", "Sleeper"]
 
@@ -22,11 +23,13 @@ class Sleeper:
     for each wait.
     """
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_lock", "release")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lock.acquire()
+        #: What `wake` does, as a function of C; RuntimeError if woken already.
+        self.release: Callable[[], None] = self._lock.release
 
     def sleep(self, timeout_s: float = IDLE_S) -> bool:
         """Wait for `wake`; return whether it came within ``timeout_s``."""
@@ -36,4 +39,4 @@ class Sleeper:
         """End the present or else the next `sleep`. Any thread, any number of times."""
         # Unlocked already: an earlier wake-up has not been noticed yet, which will do.
         with contextlib.suppress(RuntimeError):
-            self._lock.release()
+            self.release()
