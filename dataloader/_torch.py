@@ -15,12 +15,15 @@ import random
 import sys
 import threading
 from contextvars import ContextVar
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dataloader._guard import ONCE
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
 __all__ = [
@@ -29,6 +32,7 @@ __all__ = [
     "install_worker_hooks",
     "loaded",
     "loaded_torch",
+    "run_seeded",
     "seeded_globals",
     "thread_state",
     "torch_class",
@@ -208,6 +212,36 @@ def seeded_globals(seed: int, worker_id: int) -> Iterator[SeededGlobals]:
             thread_state.seeding = before
             _inner_lock.reset(token)
             state._leave()
+
+
+def run_seeded(
+    seed: int, worker_id: int, function: Callable[[], object]
+) -> SeededGlobals:
+    """Call ``function`` with the generators lent to it as by `seeded_globals`.
+
+    Other than that, no exception from outside that strikes this thread, at whatever
+    place, leaves the lock taken.
+    """
+    lock = _inner_lock.get() or _locks.seeding
+    state = SeededGlobals(seed, worker_id)
+    before = thread_state.seeding
+    inner = threading.Lock()
+    held: list[bool] = []
+    try:
+        held.extend(starmap(lock.acquire, ONCE))
+        token = _inner_lock.set(inner)
+        try:
+            thread_state.seeding = state
+            state._enter()
+            function()
+        finally:
+            thread_state.seeding = before
+            _inner_lock.reset(token)
+            state._leave()
+    finally:
+        if held:
+            lock.release()
+    return state
 
 
 def _after_fork_in_child() -> None:

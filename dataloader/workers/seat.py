@@ -8,15 +8,16 @@ Seats belong to the epoch, not to the threads: a parked thread refers to nothing
 user's, so a loader in a reference cycle with its own iterator can be collected.
 
 Guards: `vacant` makes a seat exclusive (deleting a key is atomic); all other fields
-are touched by the occupant only. `seeded_globals` runs ``worker_init_fn`` calls one
+are touched by the occupant only. `run_seeded` runs ``worker_init_fn`` calls one
 after another.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dataloader._torch import seeded_globals
+from dataloader._torch import run_seeded
 from dataloader.errors import WorkerDiedError
 from dataloader.fetch import (
     END,
@@ -193,8 +194,7 @@ class Seat:
             # The global generators are seeded as in one of PyTorch's worker processes
             # while the init function runs, and torch.initial_seed() shows theirs.
             init = replica.bind(plan.worker_init_fn)
-            with seeded_globals(seed, self.index) as state:
-                init(self.index)
+            state = run_seeded(seed, self.index, partial(init, self.index))
             scope.torch_seed = state.torch_seed
         if scope.torch_seed is None:
             scope.torch_seed = seed
