@@ -398,7 +398,7 @@ def test_waking_all_ends_although_the_woken_lie_down_again() -> None:
         def wake(self) -> None:
             woken.append(self)
             assert len(woken) < 100, "woken for ever"
-            pool.sleeping.append(self)  # type: ignore[arg-type]
+            pool.sleeping.append(self)
 
         __call__ = wake
 
