@@ -5,8 +5,8 @@
 
 Two workers on two shared cores, CPython 3.14.7t (PGO and LTO), NumPy 2.5, torch 2.14.1,
 dataloader-rs 0.2.0, default allocator settings, medians of 7 epochs. Each loader has a
-process of its own; the processes take turns, epoch by epoch. "ours / it" is the median of
-the ratios within a round, ours with as many workers.
+process of its own; the processes take turns, epoch by epoch. "ours / it" is the median
+of the ratios within a round, ours with as many workers.
 
 ================  ==============  ============  ========  =========
 workload          loader          items/s       first ms  ours / it
