@@ -142,6 +142,9 @@ class BatchIterator(Iterator[Any]):
         self._yielded = 0
         self._warned_at = -1
         self._fork_mark = FORKS.count
+        # Kept here for __del__: at the interpreter's end the modules' names are gone.
+        self._forks = FORKS
+        self._is_finalizing = sys.is_finalizing
         self._is_traced = _profiler_probe()
 
     def __iter__(self) -> BatchIterator:

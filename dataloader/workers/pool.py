@@ -244,6 +244,8 @@ class Pool:
     def __init__(self, size: int, lanes: int) -> None:
         self.size = size
         self.fork_mark: int = FORKS.count
+        # Kept for `close`, which a finaliser may call when the modules' names are gone.
+        self._is_finalizing = sys.is_finalizing
         self.is_closing: bool = False
         # What wakes each worker that sleeps, the last to lie down at the end.
         self.sleeping: deque[Callable[[], None]] = deque()
@@ -389,7 +391,7 @@ class Pool:
 
     def close(self, join_s: float = JOIN_S) -> None:
         """End all epochs and threads, and wait for them at most ``join_s`` in all."""
-        if self.fork_mark != FORKS.count:
+        if self._is_finalizing() or self.fork_mark != FORKS.count:
             return
         self.is_closing = True
         for ref in self.epochs:

@@ -226,7 +226,9 @@ class ThreadIterator(BatchIterator):
     def __del__(self) -> None:
         # Without an epoch: the constructor raised. In a forked child: not our threads.
         epoch = self.__dict__.get("_epoch")
-        if epoch is not None and not epoch.over and self._fork_mark == FORKS.count:
+        if epoch is None or epoch.over or self._is_finalizing():
+            return
+        if self._fork_mark == self._forks.count:
             self.end()
 
     @property
