@@ -315,12 +315,15 @@ class PulledIterator(IndexIterator[T_co]):
 
     def _end(self, came_to_nothing: bool) -> None:
         """Take it that the source has ended, unless an interrupt has ended it."""
-        self._ended = True
+        is_cut = False
         if self._suspect and came_to_nothing:
             count = self._given + len(self._pending)
-            if not is_complete(self._sampler, count):
-                self._suspect = False
-                raise InterruptedSamplerError
+            is_cut = not is_complete(self._sampler, count)
+        # Only now, as an interrupt in the lines before must not look like the end.
+        self._ended = True
+        self._suspect = False
+        if is_cut:
+            raise InterruptedSamplerError
 
 
 def survives_interrupt(iterator: object) -> bool:

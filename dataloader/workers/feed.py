@@ -118,9 +118,11 @@ class _Numbered(Iterator[Task]):
         except KeyboardInterrupt:
             self._suspect = self._is_mortal
             raise
+        is_cut = self._suspect and not is_complete(self._sampler, self._number)
+        # Only now, as an interrupt in the line before must not look like the end.
         self._ended = True
-        if self._suspect and not is_complete(self._sampler, self._number):
-            self._suspect = False
+        self._suspect = False
+        if is_cut:
             raise InterruptedSamplerError
         raise StopIteration
 
