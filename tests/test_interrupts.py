@@ -498,7 +498,7 @@ def outcome(iterator: Iterator[Any], strike: Strike) -> tuple[list[Any], list[st
     ],
     ids=["batched", "single"],
 )
-@pytest.mark.parametrize("again", [(), (0,), (1,), (3,), (5,), (7,)], ids=str)
+@pytest.mark.parametrize("again", [(), (0,), (1,), (2,)], ids=str)
 def test_an_epoch_whose_sampler_an_interrupt_ended_is_not_silently_short(
     backend: str, more: dict[str, Any], again: tuple[int, ...]
 ) -> None:
@@ -523,7 +523,7 @@ def test_an_epoch_whose_sampler_an_interrupt_ended_is_not_silently_short(
     assert ended >= 1
 
 
-@pytest.mark.parametrize("again", [(), (0,), (1,), (3,), (5,), (7,)], ids=str)
+@pytest.mark.parametrize("again", [(), (0,), (1,), (2,)], ids=str)
 @pytest.mark.parametrize("batch_size", [2, None])
 def test_an_epoch_whose_dataset_an_interrupt_ended_is_not_silently_short(
     batch_size: int | None, again: tuple[int, ...]

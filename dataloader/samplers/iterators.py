@@ -315,15 +315,16 @@ class PulledIterator(IndexIterator[T_co]):
 
     def _end(self, came_to_nothing: bool) -> None:
         """Take it that the source has ended, unless an interrupt has ended it."""
-        is_cut = False
+        error = None
         if self._suspect and came_to_nothing:
             count = self._given + len(self._pending)
-            is_cut = not is_complete(self._sampler, count)
-        # Only now, as an interrupt in the lines before must not look like the end.
+            if not is_complete(self._sampler, count):
+                error = InterruptedSamplerError()
+        # From here on no call: an interrupt before must not look like the end.
         self._ended = True
         self._suspect = False
-        if is_cut:
-            raise InterruptedSamplerError
+        if error is not None:
+            raise error
 
 
 def survives_interrupt(iterator: object) -> bool:

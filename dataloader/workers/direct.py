@@ -73,7 +73,9 @@ class DirectIterator(BatchIterator):
             self._yielded += 1
             return batch
         except Exception as error:
-            self._account(error)
+            # Not even a call for an error of the sampler, which Ctrl-C could replace.
+            if self._feed.pending is not None:
+                self._account(error)
             raise
         finally:
             scope.is_active = False

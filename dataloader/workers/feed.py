@@ -118,13 +118,13 @@ class _Numbered(Iterator[Task]):
         except KeyboardInterrupt:
             self._suspect = self._is_mortal
             raise
-        is_cut = self._suspect and not is_complete(self._sampler, self._number)
-        # Only now, as an interrupt in the line before must not look like the end.
+        end: Exception = StopIteration()
+        if self._suspect and not is_complete(self._sampler, self._number):
+            end = InterruptedSamplerError()
+        # From here on no call: an interrupt before must not look like the end.
         self._ended = True
         self._suspect = False
-        if is_cut:
-            raise InterruptedSamplerError
-        raise StopIteration
+        raise end
 
     def _sized(self, indices: Any) -> Any:
         """Return a batch of keys as something that has a length."""
