@@ -171,7 +171,10 @@ def test_a_worker_that_dies_anywhere_is_replaced_and_nothing_is_lost_in_silence(
     monkeypatch.setattr("dataloader.workers.threads.WAIT_SLICE_S", 0.002)
     monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
     options = {"dataset": range(7), "batch_size": 2, "collate_fn": list, **KILLED[kind]}
-    for place in itertools.count():
+    places, missed = itertools.count(), 0
+    # How far a thread gets in an epoch varies: one that is not struck is not the last.
+    while missed < 8:
+        place = next(places)
         with DataLoader(**options) as loader:
             assert sorted(loader) == PAIRS
             fault.arm(place)
@@ -189,9 +192,8 @@ def test_a_worker_that_dies_anywhere_is_replaced_and_nothing_is_lost_in_silence(
             again, no_errors = consume(iter(loader))
             assert (sorted(again), no_errors) == (PAIRS, []), where
         assert wait_until(lambda: not worker_threads()), where
-        if not fault.struck:
-            break
-    assert place > 5, "the places where a worker can be struck were not found"
+        missed = 0 if fault.struck else missed + 1
+    assert place - missed > 5, "the places where a worker can be struck were not found"
 
 
 @pytest.mark.skipif(
