@@ -44,6 +44,7 @@ from dataloader.samplers import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from dataloader.stats import LoaderStats
 from dataloader.worker_info import WorkerInfo, get_worker_info, rng
 
 __version__ = "0.1.0"
@@ -56,6 +57,7 @@ __all__ = [
     "Dataset",
     "DistributedSampler",
     "IterableDataset",
+    "LoaderStats",
     "RandomSampler",
     "Sampler",
     "SequentialSampler",

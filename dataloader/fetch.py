@@ -69,7 +69,8 @@ def choose_fetch(dataset: Any, batched: bool, checked: bool = False) -> Fetch:
 def fetch_items(dataset: Any, collate_fn: Collate, task: Task, scope: Scope) -> Any:
     """Load a batch sample by sample: ``collate_fn([dataset[i] for i in keys])``."""
     indices = task[2]
-    if not isinstance(indices, (range, list, tuple)):
+    # The type that is cheapest to ask for comes first; it is the most frequent one.
+    if type(indices) is not range and not isinstance(indices, (list, tuple)):
         indices = list(indices)
         task = (task[0], task[1], indices)
     scope.task = task

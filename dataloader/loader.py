@@ -32,6 +32,7 @@ from dataloader.samplers import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from dataloader.stats import LoaderStats, Meter
 from dataloader.workers.base import Backend, BatchIterator, EpochPlan
 from dataloader.workers.feed import IndexFeed
 from dataloader.workers.inline import InlineBackend
@@ -135,6 +136,8 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
             own, ``"none"`` the one object, ``"deep"`` a true copy made in the worker.
         worker_method: ``"thread"``; ``"multiprocessing"`` is not in this version.
         executor: a ``concurrent.futures.Executor``; not in this version.
+        help: the thread that calls ``next()`` may load batches itself while it would
+            only wait; order, window and contents stay the same.
 
     Raises:
         ValueError: arguments out of range, or that exclude each other.
@@ -178,6 +181,7 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
         replicate: Literal["shallow", "none", "deep"] = "shallow",
         worker_method: Literal["thread", "multiprocessing"] = "thread",
         executor: Executor | None = None,
+        help: bool = True,
     ) -> None:
         check.check_workers(
             num_workers, timeout, prefetch_factor, prefetch_depth, persistent_workers
@@ -200,6 +204,7 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
         self.replicate = replicate
         self.worker_method = worker_method
         self.executor = executor
+        self.help = help
         self.seed = seed
         self.generator = generator
         self._is_iterable = is_iterable_dataset(dataset)
@@ -254,6 +259,7 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
         self._backend: Backend | None = None
         self._backend_key: tuple[int, int] | None = None
         self._iterator: BatchIterator | None = None
+        self._meter = Meter()
         self._warned: set[Any] = set()
         # The epoch in which a shuffling distributed sampler was iterated over last.
         self._rank_epoch: int | None = None
@@ -394,7 +400,10 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
             pin=pin,
             times_set=self._times_set,
             told_epoch=self._told_epoch,
+            meter=self._meter,
             replicate=self.replicate,
+            is_persistent=bool(self.persistent_workers),
+            help=self.help,
             checked=self.collate_fn is default_collate,
             len_called=self._IterableDataset_len_called,
         )
@@ -466,6 +475,20 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
             return InlineBackend()
         return ThreadBackend(max(self.num_workers, 1), self.items_in_parallel)
 
+    def stats(self) -> LoaderStats:
+        """What has been loaded so far, by whom, and how long it took.
+
+        Costs a percent of the loading and is always on. Times are of the last 4096
+        batches that were timed; counters are of all epochs of this object.
+
+        >>> loader = DataLoader(range(10), batch_size=2)
+        >>> for batch in loader:
+        ...     pass
+        >>> loader.stats().batches
+        5
+        """
+        return self._meter.read(self._window())
+
     # The end.
 
     def close(self) -> None:
@@ -510,6 +533,7 @@ _LIFE = (
     "_guard",
     "_initialized",
     "_iterator",
+    "_meter",
     "_rank_epoch",
     "_warned",
 )

@@ -148,9 +148,11 @@ class Scope:
             loading has come without a counter in the loop; or what else the thread
             does: `SINGLE`, `WHOLE`, `COLLATE`.
         stream: number of the worker in an iterable dataset, else None.
+        watch: told when user code asks for `info`.
         by_item: the samples of a batch are loaded by several threads, so generators
             that are else the batch's are the sample's.
         is_active: a batch is being loaded; else `rng` is outside a loader.
+        owner: the identifier of the thread that made it.
     """
 
     __slots__ = (
@@ -161,10 +163,12 @@ class Scope:
         "epoch",
         "info",
         "is_active",
+        "owner",
         "seed",
         "stream",
         "task",
         "torch_seed",
+        "watch",
     )
 
     def __init__(self, seed: int, epoch: int, stream: int | None = None) -> None:
@@ -176,9 +180,21 @@ class Scope:
         self.task: Task = (0, 0, ())
         self.cursor: Iterator[Any] | int = SINGLE
         self.by_item: bool = False
+        self.watch: Any = None
         self.is_active: bool = False
+        self.owner: int = threading.get_ident()
         self._key: tuple[int, ...] | None = None
         self._generator: np.random.Generator | None = None
+
+    def copy(self) -> Scope:
+        """Return a scope for the calling thread to go on with."""
+        other = Scope(self.seed, self.epoch, self.stream)
+        other.torch_seed, other.watch, other.task = (
+            self.torch_seed,
+            self.watch,
+            self.task,
+        )
+        return other
 
     @property
     def batch(self) -> int:
@@ -234,7 +250,11 @@ def get_worker_info() -> WorkerInfo | None:
     that shard their data by it need no change.
     """
     scope = local.scope
-    return None if scope is None else scope.info
+    if scope is None:
+        return None
+    if scope.watch is not None:
+        scope.watch.info_was_asked = True
+    return scope.info
 
 
 def current_torch_seed() -> int | None:

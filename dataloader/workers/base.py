@@ -20,6 +20,7 @@ from dataloader.errors import ConcurrentNextError, describe_indices, users_level
 
 if TYPE_CHECKING:
     from dataloader.replicate import Snapshot
+    from dataloader.stats import Meter
     from dataloader.workers.feed import IndexFeed
 
 __all__ = [
@@ -79,7 +80,10 @@ class EpochPlan:
         times_set: how often ``set_epoch`` was called, by which a worker that kept its
             dataset notices that it has to tell it.
         told_epoch: what it was called with last.
+        meter: where the loader's counters and timings go.
         replicate: how a worker comes by its dataset.
+        is_persistent: workers keep their datasets over epochs.
+        help: the consumer may load batches while its own is not ready.
         checked: the number of samples that ``__getitems__`` returns is checked.
         len_called: number of samples that ``len()`` was told for an iterable dataset.
     """
@@ -94,6 +98,7 @@ class EpochPlan:
     epoch: int
     seed: int
     base_seed: int
+    meter: Meter
     num_workers: int = 0
     window: int = 0
     items_in_parallel: int = 1
@@ -104,6 +109,8 @@ class EpochPlan:
     times_set: int = 0
     told_epoch: int = 0
     replicate: str = "shallow"
+    is_persistent: bool = False
+    help: bool = True
     checked: bool = False
     len_called: int | None = None
 
@@ -133,12 +140,29 @@ class BatchIterator(Iterator[Any]):
     taking a batch and handing it over.
     """
 
+    # Slots, since an object with this many attributes would keep them in a dictionary,
+    # where each takes longer to find.
+    __slots__ = (
+        "__weakref__",
+        "_fork_mark",
+        "_forks",
+        "_free",
+        "_is_finalizing",
+        "_is_traced",
+        "_plan",
+        "_tally",
+        "_warned_at",
+        "_yielded",
+    )
+
     def __init__(self, plan: EpochPlan) -> None:
         self._free: dict[int, None] = {0: None}
+        self._tally = plan.meter.open(self, plan.num_workers)
         self._begin(plan)
 
     def _begin(self, plan: EpochPlan) -> None:
         self._plan = plan
+        self._tally.epochs += 1
         self._yielded = 0
         self._warned_at = -1
         self._fork_mark = FORKS.count
@@ -157,11 +181,15 @@ class BatchIterator(Iterator[Any]):
         except KeyError:
             raise ConcurrentNextError from None
         try:
+            self._arrive()
             if self._is_traced is None or not self._is_traced():
                 return self._next()
             return self._traced_next()
         finally:
             free[0] = None
+
+    def _arrive(self) -> None:
+        """Do what the thread that is inside ``next()`` has to do first."""
 
     def _next(self) -> Any:
         raise NotImplementedError  # an abstract method

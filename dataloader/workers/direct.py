@@ -2,11 +2,24 @@
 
 Without workers that is every batch. With workers it is the batches that cost less than
 handing them over would, see `policy`.
+
+Two ways lead through ``next()``. The *short way* only fetches. It is open to the thread
+that came last, for a number of batches (`_tasks`); whatever else there is to do, and
+every batch that is timed, takes the long way, `BatchIterator.__next__`.
+
+Guards: the short way takes no lock. A thread may go it while the iterator's `_scope` is
+the thread's own; another thread takes the long way, and there (`_arrive`) first puts
+another scope in its place and then looks whether the first thread is on its way, while
+that one says that it is and then looks whether its scope is still the iterator's. As
+attribute stores lock the object on free-threaded builds, one of the two sees the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
+from threading import get_ident
+from time import perf_counter
 from typing import Any
 
 from dataloader._guard import FORKS
@@ -26,14 +39,27 @@ class DirectIterator(BatchIterator):
     next call. Subclasses set the fields below in `_begin`.
 
     Attributes:
-        _plain_mark: ``next()`` may take the short way, which only fetches, while this
-            is the number of forks so far; -1 never.
-        _feed: the index batches.
-        _tasks: where the short way takes tasks from: those of the feed, or a part.
+        _probe: asked before each batch whether it has to take the long way; None for
+            no.
+        _feed: the index batches, and whether the short way is open.
+        _tasks: where the short way takes tasks from, a part of those of the feed.
         _scope, _source, _fetch, _collate_fn: what is called for a batch.
     """
 
-    _plain_mark: int
+    __slots__ = (
+        "_collate_fn",
+        "_cost_s",
+        "_feed",
+        "_fetch",
+        "_fetched_at",
+        "_made",
+        "_probe",
+        "_scope",
+        "_source",
+        "_tasks",
+    )
+
+    _probe: Callable[[], bool] | None
     _feed: IndexFeed
     _tasks: Iterator[Task]
     _scope: Scope
@@ -44,49 +70,65 @@ class DirectIterator(BatchIterator):
     def __next__(self) -> Any:
         # `BatchIterator.__next__` and `_load` in one function: where a batch costs a
         # microsecond, the calls between them would be the loader's own cost.
-        if self._plain_mark != FORKS.count:
-            return super().__next__()
-        free = self._free
-        try:
-            del free[0]
-        except KeyError:
-            raise ConcurrentNextError from None
         scope = self._scope
-        outer = local.scope
+        feed = self._feed
+        if (
+            local.scope is not scope
+            or scope.is_active
+            or feed.short_mark != FORKS.count
+            or feed.pending is not None
+            or (self._probe is not None and self._probe())
+        ):
+            return super().__next__()
         try:
-            feed = self._feed
-            if feed.pending is None:
-                for feed.pending in self._tasks:
-                    break
-                else:
-                    return self._out_of_tasks()
-            task: Any = feed.pending
-            if outer is not scope:
-                self._enter(outer)
             scope.is_active = True
+            # Look again after the announcement, see `_arrive`.
+            if self._scope is not scope:
+                raise ConcurrentNextError
+            for feed.pending in self._tasks:
+                break
+            else:
+                scope.is_active = False
+                return super().__next__()
+            task: Any = feed.pending
             batch = self._fetch(self._source, self._collate_fn, task, scope)
             if batch is END:
                 self._stop()
             # No call from here on, so that Ctrl-C cannot strike before the batch is
             # handed over.
             feed.pending = None
-            self._yielded += 1
             return batch
         except Exception as error:
             # Not even a call for an error of the sampler, which Ctrl-C could replace.
-            if self._feed.pending is not None:
+            if feed.pending is not None:
                 self._account(error)
             raise
         finally:
             scope.is_active = False
-            if outer is not scope and outer is not None and outer.is_active:
-                local.scope = outer
-            free[0] = None
 
     def _begin(self, plan: EpochPlan) -> None:
         super()._begin(plan)
+        self._probe = None
+        self._feed = plan.feed
+        self._tasks = iter(())
         # A batch that was fetched and is not handed over yet.
         self._made: Any = EMPTY
+        # When its samples were there, and what it cost.
+        self._fetched_at = self._cost_s = 0.0
+        self._scope = Scope(plan.seed, plan.epoch, 0 if plan.iterable else None)
+
+    def _arrive(self) -> None:
+        """Make this thread the one to which the short way is open.
+
+        Raises:
+            ConcurrentNextError: another thread, or a call further up, is on it.
+        """
+        scope = self._scope
+        if scope.owner != get_ident():
+            self._scope = scope.copy()
+            self._tally.go_on(self._scope)
+        if scope.is_active:
+            raise ConcurrentNextError
 
     def _load(self, task: Task) -> Any:
         """Fetch a task and pin the batch.
@@ -101,7 +143,7 @@ class DirectIterator(BatchIterator):
                 self._enter(outer)
             scope.is_active = True
             if self._made is EMPTY:
-                self._made = self._fetch(self._source, self._collate_fn, task, scope)
+                self._made = self._fetch(self._source, self._collate, task, scope)
             if self._made is END:
                 self._stop()
             return self._made if self._plan.pin is None else self._plan.pin(self._made)
@@ -110,16 +152,43 @@ class DirectIterator(BatchIterator):
             if outer is not scope and outer is not None and outer.is_active:
                 local.scope = outer
 
+    def _collate(self, samples: Any) -> Any:
+        """Call ``collate_fn``, with a note of when."""
+        self._fetched_at = perf_counter()
+        return self._collate_fn(samples)
+
+    def _load_pending(self) -> Any:
+        """Load the feed's next task and take down what it cost.
+
+        The batch is handed over by resetting `_made` and the feed's `pending`.
+
+        Raises:
+            StopIteration: there is none.
+        """
+        task = self._feed.peek()
+        started = self._fetched_at = perf_counter()
+        try:
+            batch = self._load(task)
+        except Exception as error:
+            self._account(error)
+            raise
+        ended = perf_counter()
+        # A coarse clock may not have moved.
+        self._cost_s = max(ended - started, 1e-7)
+        fetch_s, collate_s = self._fetched_at - started, ended - self._fetched_at
+        self._tally.add(self._cost_s, fetch_s, collate_s)
+        return batch
+
+    def _go_short(self, most: int) -> None:
+        """Let the short way take up to ``most`` batches before the next timed one."""
+        self._tasks = itertools.islice(self._feed.tasks, most)
+
     def _enter(self, outer: Scope | None) -> None:
         """Make this iterator's scope the thread's."""
         # A loader inside a worker's dataset: the worker is still the worker.
         is_inside = outer is not None and outer.is_active
         self._scope.info = outer.info if outer is not None and is_inside else None
         local.scope = self._scope
-
-    def _out_of_tasks(self) -> Any:
-        """Return the batch after the last task, or stop."""
-        self._stop()
 
     def _stop(self) -> None:
         """Raise StopIteration, now and whenever asked again."""

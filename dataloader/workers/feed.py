@@ -38,12 +38,15 @@ class IndexFeed:
         tasks: the iterator over the epoch's tasks.
         pending: the task that was taken from it last and is not committed. Whoever
             takes it over sets this to None.
+        short_mark: the short way through ``next()`` is open (see `direct`) while this
+            is the number of forks so far; -1 never.
     """
 
     def __init__(self, sampler: Iterable[Any], batched: bool) -> None:
         self._sampler = sampler
         self.tasks: Iterator[Task] = _sequential(sampler) or _Numbered(sampler, batched)
         self.pending: Task | None = None
+        self.short_mark: int = -1
 
     def __len__(self) -> int:
         if isinstance(self._sampler, Sized):

@@ -6,26 +6,29 @@ from typing import Any
 
 from dataloader._guard import FORKS
 from dataloader.fetch import Stream, choose_fetch, fetch_stream
-from dataloader.worker_info import Scope
 from dataloader.workers.base import EMPTY, BatchIterator, EpochPlan
 from dataloader.workers.direct import DirectIterator
 
 __all__ = ["InlineBackend", "InlineIterator"]
 
+_MOST_UNTIMED = 64
+_UNTIMED_S = 100e-6
+"""One batch in about this much work is timed, so that timing costs a percent of it."""
+
 
 class InlineIterator(DirectIterator):
     """Loads batch after batch from the loader's own dataset object."""
 
+    __slots__ = ()
+
     def _begin(self, plan: EpochPlan) -> None:
         super()._begin(plan)
-        self._feed = plan.feed
-        self._tasks = plan.feed.tasks
-        self._scope = Scope(plan.seed, plan.epoch, 0 if plan.iterable else None)
         self._collate_fn = plan.collate_fn
+        self._tally.begin_row(plan.feed, self._scope, 0)
         # Whatever needs more than fetching takes the way that looks after it.
-        is_plain = plan.pin is None and self._is_traced is None
-        is_plain = is_plain and plan.len_called is None
-        self._plain_mark = FORKS.count if is_plain else -1
+        if plan.pin is None and plan.len_called is None:
+            plan.feed.short_mark = FORKS.count
+        self._probe = self._is_traced
         if plan.iterable:
             self._source = Stream(plan.dataset, plan.auto_collation, plan.drop_last)
             self._fetch = fetch_stream
@@ -35,18 +38,13 @@ class InlineIterator(DirectIterator):
             self._fetch = choose_fetch(plan.dataset, batched, plan.checked)
 
     def _next(self) -> Any:
-        feed = self._feed
-        task = feed.peek()
-        try:
-            batch = self._load(task)
-        except Exception as error:
-            self._account(error)
-            raise
+        batch = self._load_pending()
         if self._plan.iterable:
             self._warn_if_longer()
+        self._go_short(min(int(_UNTIMED_S / self._cost_s), _MOST_UNTIMED))
         # No call from here on, see `DirectIterator.__next__`.
         self._made = EMPTY
-        feed.pending = None
+        self._feed.pending = None
         self._yielded += 1
         return batch
 

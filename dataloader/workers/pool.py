@@ -43,6 +43,13 @@ from dataloader._guard import FORKS, Guard
 from dataloader.errors import WorkerDiedError
 from dataloader.workers.base import EMPTY, EpochPlan, Failure
 from dataloader.workers.lanes import Lanes
+from dataloader.workers.policy import (
+    SPIN_BELOW_S,
+    SPINS,
+    Policy,
+    is_gil_enabled,
+    sched_yield,
+)
 from dataloader.workers.reorder import Arrivals, Delivery, InOrder, Ticket
 from dataloader.workers.seat import Seat
 from dataloader.workers.sleeper import Sleeper
@@ -105,26 +112,26 @@ class Epoch:
             return []
         return [s.index for s in self.seats if not s.is_prepared_for(self.plan)]
 
-    def serve(self, worker: Worker, is_shared: Callable[[], bool]) -> None:
+    def serve(self, worker: Worker, pool: Pool) -> None:
         """Load what is queued for a worker, in its thread and the epoch's context.
 
         Args:
             worker: the thread.
-            is_shared: whether other epochs wait for their turn.
+            pool: whose epochs the worker serves in turn.
         """
         seat = self.seats[worker.index]
         if not seat.occupy(worker):
             return
         try:
             context = self._contexts[worker.index]
-            context.run(self._serve, worker, seat, is_shared)
+            context.run(self._serve, worker, seat, pool)
         finally:
             seat.occupant = None
             seat.vacant[0] = None
 
-    def _serve(self, worker: Worker, seat: Seat, is_shared: Callable[[], bool]) -> None:
+    def _serve(self, worker: Worker, seat: Seat, pool: Pool) -> None:
         if not seat.is_prepared_for(self.plan):
-            seat.prepare(self.plan, worker.lanes)
+            seat.prepare(self.plan, worker.lanes, pool.policy)
             self.attendance.wake()
         queue = self.queues[seat.index]
         while not self.over:
@@ -138,12 +145,14 @@ class Epoch:
             except IndexError:
                 return
             self.delivery.finish(ticket, seat.load(ticket))
-            if is_shared():
+            if pool.is_shared():
                 return
 
     def end(self) -> None:
         """Let the workers turn away from it; what they still load is dropped."""
         self.over = True
+        # The consumer may be on the short way, where it does not look for `over`.
+        self.plan.feed.short_mark = -1
         for queue in self.queues:
             queue.clear()
         self.delivery.wake()
@@ -197,7 +206,7 @@ class Worker:
             turn += 1
             epoch = self._find(turn)
             if epoch is not None:
-                epoch.serve(self, pool.is_shared)
+                epoch.serve(self, pool)
                 del epoch
             elif self._only is not None and self._is_released():
                 return
@@ -213,6 +222,27 @@ class Worker:
                 return epoch
         return None
 
+    def _spin(self) -> bool:
+        """Look for work a little longer; return whether there is some.
+
+        Being woken costs more than a batch, so one worker of the pool stays at hand.
+        """
+        pool = self._pool
+        if pool.policy.cost_s > SPIN_BELOW_S or not pool.may_spin:
+            return False
+        try:
+            del pool.spinner[0]
+        except KeyError:
+            return False
+        try:
+            for _ in range(SPINS):
+                sched_yield()
+                if self._find(0) is not None:
+                    return True
+            return False
+        finally:
+            pool.spinner[0] = None
+
     def _is_released(self) -> bool:
         assert self._only is not None
         epoch = self._only()
@@ -222,6 +252,8 @@ class Worker:
         """Sleep until there may be something to do."""
         if self._only is not None:
             self.sleeper.sleep()
+            return
+        if self._spin():
             return
         sleeping = self._pool.sleeping
         sleeping.append(self.sleeper.release)
@@ -239,10 +271,16 @@ class Pool:
     Args:
         size: number of workers.
         lanes: threads that each worker has beside it for the samples of one batch.
+        policy: what batches cost, and so when to wake whom.
     """
 
-    def __init__(self, size: int, lanes: int) -> None:
+    def __init__(self, size: int, lanes: int, policy: Policy) -> None:
         self.size = size
+        self.policy = policy
+        # The right to spin: whoever deletes the key has it.
+        self.spinner: dict[int, None] = {0: None}
+        # Where threads take turns, spinning keeps the others from theirs.
+        self.may_spin = not is_gil_enabled()
         self.fork_mark: int = FORKS.count
         # Kept for `close`, which a finaliser may call when the modules' names are gone.
         self._is_finalizing = sys.is_finalizing
@@ -305,14 +343,29 @@ class Pool:
         self._epochs.pop(epoch.number, None)
         self.wake_all()
 
-    def wake(self, epoch: Epoch, index: int | None) -> None:
-        """Wake a worker for a ticket: ``index``, or one that sleeps."""
+    def announce(self, epoch: Epoch, index: int | None) -> None:
+        """Let the workers know of a new ticket: ``index``, or whoever is free.
+
+        A worker that is awake looks for tickets by itself, so one is woken only if
+        that pays.
+        """
         if index is not None:
             self._workers[index].sleeper.wake()
-        elif self.sleeping:
+        elif self.sleeping and self.policy.wants_worker(self.awake):
             self._wake_one()
         for worker in epoch.reinforcements:
             worker.sleeper.wake()
+
+    @property
+    def awake(self) -> int:
+        """Number of workers that do not sleep."""
+        return self.size - len(self.sleeping)
+
+    def support(self, count: int) -> None:
+        """Wake up to ``count`` workers for a consumer that lacks its batch."""
+        while count > 0 and self.sleeping and self.policy.allows_worker(self.awake):
+            self._wake_one()
+            count -= 1
 
     def _wake_one(self) -> None:
         """Wake the worker that lay down last, if any sleeps."""

@@ -50,6 +50,8 @@ class Ticket:
         indices: its keys.
         lane: id of the worker that it is meant for, None for whoever is free.
         worker: the thread that claimed it, None while unclaimed.
+        cost_s: what loading it took.
+        collate_s: the part of it that was not fetching.
         result: the batch, a `Failure`, the end of a stream, or `EMPTY`.
         awaited: the consumer sleeps until it has the result.
         next: the ticket that was dispatched after it.
@@ -57,6 +59,8 @@ class Ticket:
 
     __slots__ = (
         "awaited",
+        "collate_s",
+        "cost_s",
         "indices",
         "lane",
         "next",
@@ -75,6 +79,8 @@ class Ticket:
         self.lane: int | None = lane
         self.worker: Any = None
         self.result: Any = EMPTY
+        self.cost_s: float = 0.0
+        self.collate_s: float = 0.0
         self.awaited: bool = False
         self.next: Ticket | None = None
 
@@ -107,6 +113,9 @@ class Delivery(Protocol):
 
     def due(self) -> Ticket:
         """Return the oldest ticket whose result is missing."""
+
+    def ready(self) -> int:
+        """Return how many results wait to be delivered."""
 
     def unfinished_by_lane(self) -> Counter[int | None]:
         """Return how many tickets each worker still has to load."""
@@ -171,6 +180,15 @@ class InOrder:
         """Return the oldest ticket."""
         assert self._before.next is not None
         return self._before.next
+
+    def ready(self) -> int:
+        """Return how many results wait to be delivered, in their turn or not yet."""
+        count = 0
+        ticket = self._before.next
+        while ticket is not None:
+            count += ticket.result is not EMPTY
+            ticket = ticket.next
+        return count
 
     def unfinished_by_lane(self) -> Counter[int | None]:
         """Return how many tickets each worker still has to load."""
@@ -248,6 +266,10 @@ class Arrivals:
     def due(self) -> Ticket:
         """Return the oldest ticket whose result is missing."""
         return next(iter(self._open.values()))
+
+    def ready(self) -> int:
+        """Return how many results wait to be delivered."""
+        return len(self._arrived)
 
     def unfinished_by_lane(self) -> Counter[int | None]:
         """Return how many tickets each worker still has to load."""

@@ -15,6 +15,7 @@ after another.
 from __future__ import annotations
 
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from dataloader._torch import run_seeded
@@ -35,6 +36,7 @@ from dataloader.workers.lanes import Lanes, Team
 
 if TYPE_CHECKING:
     from dataloader.replicate import Replica
+    from dataloader.workers.policy import Policy
     from dataloader.workers.reorder import Ticket
 
 __all__ = ["Seat"]
@@ -63,6 +65,8 @@ class Seat:
         self._error: Failure | None = None
         self._told = told
         self._scope: Scope
+        # When the samples of the batch were there.
+        self._fetched_at = 0.0
 
     def occupy(self, worker: Any) -> bool:
         """Try to take the seat; False if another thread sits on it.
@@ -92,7 +96,7 @@ class Seat:
         """The worker in words."""
         return f"worker {self.index} (thread)"
 
-    def prepare(self, plan: EpochPlan, lanes: Lanes | None) -> None:
+    def prepare(self, plan: EpochPlan, lanes: Lanes | None, watch: Policy) -> None:
         """Make the worker's dataset and fetch function, in the worker's thread.
 
         An exception is kept: it takes the place of every batch that this worker claims.
@@ -100,10 +104,12 @@ class Seat:
         Args:
             plan: the epoch.
             lanes: threads that fetch samples of one batch beside the worker.
+            watch: told when user code asks who is loading.
         """
         self._fetch = self._error = None
         try:
             self._scope = self._next_scope(plan)
+            self._scope.watch = watch
             local.scope = self._scope
             if self._replica is None:
                 self._settle(plan, lanes)
@@ -135,9 +141,10 @@ class Seat:
         scope = self._scope
         local.scope = scope
         scope.is_active = True
+        started = self._fetched_at = perf_counter()
         try:
             task = (ticket.number, ticket.start, ticket.indices)
-            batch = self._fetch(self._source, self._collate_fn, task, scope)
+            batch = self._fetch(self._source, self._collate, task, scope)
             return batch if plan.pin is None or batch is END else plan.pin(batch)
         except BaseException as error:
             note_place(
@@ -147,6 +154,14 @@ class Seat:
         finally:
             scope.is_active = False
             local.scope = None
+            ended = perf_counter()
+            ticket.cost_s = ended - started
+            ticket.collate_s = ended - self._fetched_at
+
+    def _collate(self, samples: Any) -> Any:
+        """Call ``collate_fn``, with a note of when."""
+        self._fetched_at = perf_counter()
+        return self._collate_fn(samples)
 
     def _failed(self, plan: EpochPlan) -> Any:
         """Return what a worker without a dataset answers.

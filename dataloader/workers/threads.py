@@ -20,7 +20,7 @@ import dataclasses
 import os
 import time
 import weakref
-from typing import Any
+from typing import Any, NoReturn
 
 from dataloader._guard import FORKS
 from dataloader._torch import install_worker_hooks
@@ -31,9 +31,12 @@ from dataloader.errors import (
     WorkerTimeoutError,
 )
 from dataloader.fetch import END
+from dataloader.stats import NOT_COUNTED, OCCUPANCY_EVERY
 from dataloader.workers import watchdog
 from dataloader.workers.base import BatchIterator, EpochPlan, Failure
+from dataloader.workers.helping import HelpingIterator
 from dataloader.workers.memory import keep_freed_memory
+from dataloader.workers.policy import Policy
 from dataloader.workers.pool import Epoch, Pool
 from dataloader.workers.reorder import WAIT_SLICE_S, Ticket
 from dataloader.workers.seat import Seat
@@ -41,8 +44,10 @@ from dataloader.workers.seat import Seat
 __all__ = ["ThreadBackend", "ThreadIterator"]
 
 
-class ThreadIterator(BatchIterator):
+class ThreadIterator(HelpingIterator):
     """Iterator over the batches of one epoch, loaded by the pool's threads.
+
+    The consumer's thread loads too where that is cheaper than waiting, see `helping`.
 
     Args:
         plan: what to load.
@@ -52,14 +57,13 @@ class ThreadIterator(BatchIterator):
 
     def __init__(self, plan: EpochPlan, backend: ThreadBackend, pool: Pool) -> None:
         self._backend = backend
-        self._pool = pool
         self._seats = [Seat(index, plan.times_set) for index in range(pool.size)]
         self._snapshot = plan.snapshot
-        super().__init__(plan)
+        self._wait_s = 0.0
+        super().__init__(plan, pool)
 
     def _begin(self, plan: EpochPlan) -> None:
         super()._begin(plan)
-        self._feed = plan.feed
         self._active = list(range(self._pool.size)) if plan.iterable else []
         self._is_sealed = False
         self._exhausted = False
@@ -67,7 +71,10 @@ class ThreadIterator(BatchIterator):
         self._epoch = Epoch(plan, self._seats)
         self._delivery = self._epoch.delivery
         self._pool.enter(self._epoch)
-        self._top_up(plan.window)
+        if self._policy.is_inline and self._may_load():
+            self._enter_inline()
+        else:
+            self._top_up(plan.window)
 
     def restart(self, plan: EpochPlan) -> None:
         """Become the iterator of another epoch, with the same seats.
@@ -80,6 +87,7 @@ class ThreadIterator(BatchIterator):
         except KeyError:
             raise ConcurrentNextError from None
         try:
+            self._arrive()
             if not self._epoch.over:
                 self.end()
             # A worker that comes late takes the dataset that the others have taken.
@@ -90,12 +98,23 @@ class ThreadIterator(BatchIterator):
     def _next(self) -> Any:
         if self._fork_mark != FORKS.count:
             raise ForkedIteratorError
+        if self._exhausted:
+            raise StopIteration
+        if self._epoch.over:
+            self.end()
+            raise ClosedError
+        if self._is_inline:
+            if self._may_load():
+                return self._load_inline()
+            self._leave_inline()
+        return self._take()
+
+    def _take(self) -> Any:
+        """Return the next batch that was handed over."""
         while True:
-            if self._exhausted:
-                raise StopIteration
-            if self._epoch.over:
-                self.end()
-                raise ClosedError
+            if self._delivery.outstanding == 0 and self._turn_inline():
+                return self._load_inline()
+            self._wait_s = 0.0
             ticket = self._next_ticket()
             result = ticket.result
             if result is END:
@@ -103,12 +122,19 @@ class ThreadIterator(BatchIterator):
                 continue
             if self._plan.len_called is not None:
                 self._warn_if_longer()
-            # One more than the window, as the batch that is handed over leaves it.
-            self._top_up(self._plan.window + 1)
+            self._record(ticket)
+            if not (self._policy.is_inline and self._may_load()):
+                # One more than the window: the batch that is handed over leaves it.
+                self._top_up(self._plan.window + 1)
             error = result.exception() if isinstance(result, Failure) else None
             # From here to the end nothing may be interrupted by Ctrl-C: no calls.
             self._delivery.drop_head()
             self._yielded += 1
+            worker = ticket.worker
+            if worker is None or self._plan.num_workers == 0:
+                self._tally.handed += 1
+            else:
+                self._tally.by_worker[worker.index] += 1
             if error is None:
                 return result
             try:
@@ -117,15 +143,39 @@ class ThreadIterator(BatchIterator):
                 # Its traceback refers to this frame.
                 del error, result, ticket
 
+    def _record(self, ticket: Ticket) -> None:
+        """Take down what a batch cost, and now and then how full the window is."""
+        self._policy.note(ticket.cost_s)
+        ready = NOT_COUNTED
+        if ticket.number % OCCUPANCY_EVERY == 0:
+            ready = self._delivery.ready() if self._wait_s == 0 else 0
+        fetch_s = ticket.cost_s - ticket.collate_s
+        self._tally.add(self._wait_s, fetch_s, ticket.collate_s, ready)
+
+    def _turn_inline(self) -> bool:
+        """Go over to the inline mode if batches are that cheap; nothing is outstanding.
+
+        Not with a sampler's error that is due, nor after the last batch.
+        """
+        if self._is_sealed or not (self._policy.is_inline and self._may_load()):
+            return False
+        self._enter_inline()
+        return True
+
     def _next_ticket(self) -> Ticket:
         """Return the next ticket whose result is there."""
         if self._delivery.outstanding == 0:
-            self._top_up(1)
+            self._top_up(max(self._plan.window, 1))
             if self._delivery.outstanding == 0:
                 self._finish()
-        return self._delivery.head() or self._await()
+        ticket = self._delivery.head()
+        if ticket is None:
+            started = time.perf_counter()
+            ticket = self._await()
+            self._wait_s = time.perf_counter() - started
+        return ticket
 
-    def _finish(self) -> None:
+    def _finish(self) -> NoReturn:
         """Raise the sampler's error that is due, or end the epoch."""
         error, self._sampler_error = self._sampler_error, None
         if error is not None:
@@ -150,17 +200,19 @@ class ThreadIterator(BatchIterator):
                 self._pool.tend(self._epoch, None, is_starving=slices > 2)
 
     def _await(self) -> Ticket:
-        """Sleep until a result is there."""
-        # The consumer's helping belongs here: while its batch is not ready it can claim
-        # a ticket from the epoch's queue as the workers do.
+        """Help or sleep until a result is there."""
         timeout_s = self._plan.timeout_s
         started = time.monotonic()
         slices = 0
         due = self._delivery.due()
-        if due.worker is None:
+        if due.lane is not None and due.worker is None:
             # Ctrl-C may have come between its dispatch and the waking of a worker.
-            self._pool.wake(self._epoch, due.lane)
+            self._pool.announce(self._epoch, due.lane)
         while True:
+            ticket = self._help() if self._may_load() else None
+            if ticket is not None:
+                return ticket
+            self._pool.support(len(self._epoch.queues[0]))
             left = WAIT_SLICE_S
             if timeout_s > 0:
                 left = min(left, started + timeout_s - time.monotonic())
@@ -200,7 +252,7 @@ class ThreadIterator(BatchIterator):
                 ticket = Ticket(number, start, indices, self._next_lane())
                 queue = self._epoch.queues[ticket.lane or 0]
                 self._delivery.dispatch(ticket, self._feed, queue)
-                self._pool.wake(self._epoch, ticket.lane)
+                self._pool.announce(self._epoch, ticket.lane)
 
     def _next_lane(self) -> int | None:
         """Return the worker whose turn it is, None if any may take the batch."""
@@ -220,6 +272,7 @@ class ThreadIterator(BatchIterator):
         """End the epoch: workers turn away from it and its memory comes back."""
         epoch = self._epoch
         epoch.end()
+        self._claimed = []
         self._delivery.clear()
         self._pool.leave(epoch)
 
@@ -285,6 +338,8 @@ class ThreadBackend:
     def __init__(self, workers: int, items_in_parallel: int) -> None:
         self._size = workers
         self._lanes = items_in_parallel - 1
+        # Outlives the pool, which close() ends.
+        self._policy = Policy()
         self._pool: Pool | None = None
         self._finalizer: weakref.finalize[[], ThreadBackend] | None = None
 
@@ -304,7 +359,7 @@ class ThreadBackend:
         if pool is None or pool.is_closing or pool.fork_mark != FORKS.count:
             if self._finalizer is not None:
                 self._finalizer.detach()
-            pool = Pool(self._size, self._lanes)
+            pool = Pool(self._size, self._lanes, self._policy)
             # Not joined: this may run in one of the pool's own threads. Made before the
             # pool has threads, so that none is left without somebody to end it.
             self._finalizer = weakref.finalize(self, pool.close, 0)

@@ -1,0 +1,223 @@
+"""The consumer loads too: while it would only wait, or all by itself.
+
+Two modes, by what a batch costs (see `policy`). *Helping*: while the batch that is due
+is not ready, the consumer claims tickets from the queue like a worker. *Inline*:
+nothing is handed over at all, and ``next()`` takes the short way of `DirectIterator`.
+One batch in a few is timed, to notice when batches become dearer.
+
+The consumer works on a dataset of its own, as each worker does, and only where nobody
+can tell the difference: never with ``worker_init_fn``, ``timeout``, iterable datasets
+or ``items_in_parallel``; not while a mode of torch is active that workers do not have;
+and never again once user code has asked who is loading.
+
+Interrupts: a claimed ticket stays in `_claimed` until its result is stored. If Ctrl-C
+breaks the loading off, the next call loads it again.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from dataloader._guard import FORKS, ONCE
+from dataloader.fetch import choose_fetch, note_place
+from dataloader.replicate import set_epoch
+from dataloader.workers.base import EMPTY, EpochPlan, Failure, place_note
+from dataloader.workers.direct import DirectIterator
+from dataloader.workers.policy import (
+    HELP_BELOW_S,
+    SPIN_BELOW_S,
+    SPINS,
+    Policy,
+    mode_probe,
+    sched_yield,
+)
+
+if TYPE_CHECKING:
+    from dataloader.replicate import Replica
+    from dataloader.workers.pool import Epoch, Pool
+    from dataloader.workers.reorder import Delivery, Ticket
+
+__all__ = ["HelpingIterator"]
+
+
+class HelpingIterator(DirectIterator):
+    """What `ThreadIterator` does in the consumer's own thread.
+
+    Args:
+        plan: what to load.
+        pool: the threads, and what is known of the cost of batches.
+    """
+
+    _epoch: Epoch
+    _delivery: Delivery
+    _is_sealed: bool
+
+    def __init__(self, plan: EpochPlan, pool: Pool) -> None:
+        self._pool = pool
+        self._policy: Policy = pool.policy
+        self._replica: Replica | None = None
+        # Which call of set_epoch the replica knows of.
+        self._told = 0
+        super().__init__(plan)
+
+    def _begin(self, plan: EpochPlan) -> None:
+        super()._begin(plan)
+        self._claimed: list[Ticket] = []
+        self._is_prepared = False
+        self._is_inline = False
+        self._can_help = (
+            plan.help
+            and plan.num_workers > 0
+            and plan.items_in_parallel == 1
+            and plan.timeout_s == 0
+            and not plan.iterable
+            and plan.worker_init_fn is None
+        )
+        self._has_modes = mode_probe()
+        self._context = contextvars.copy_context()
+
+    def _may_load(self) -> bool:
+        """Whether a batch that is loaded here is the one that a worker would load."""
+        if not self._can_help or self._policy.info_was_asked:
+            return False
+        return self._has_modes is None or not self._has_modes()
+
+    def _prepare(self) -> None:
+        """Take a dataset of the consumer's own, as each worker does."""
+        if self._is_prepared:
+            return
+        plan = self._plan
+        replica = self._replica
+        if replica is None:
+            replica = plan.snapshot.replicate()
+            if plan.is_persistent:
+                self._replica = replica
+        elif self._told != plan.times_set:
+            set_epoch(replica.dataset, plan.told_epoch)
+        self._told = plan.times_set
+        self._scope.watch = self._policy
+        self._source = replica.dataset
+        self._collate_fn = replica.bind(plan.collate_fn)
+        self._fetch = choose_fetch(self._source, plan.auto_collation, plan.checked)
+        self._is_prepared = True
+
+    # Inline.
+
+    def _enter_inline(self) -> None:
+        """Load everything here from now on; nothing is outstanding."""
+        self._prepare()
+        self._is_inline = True
+        self._tally.begin_row(self._feed, self._scope, self._delivery.last.number + 1)
+        self._go_short(self._policy.untimed())
+        if self._plan.pin is None:
+            self._feed.short_mark = FORKS.count
+
+    def _leave_inline(self) -> None:
+        self._feed.short_mark = -1
+        self._is_inline = False
+        self._tally.end_row()
+
+    def _load_inline(self) -> Any:
+        """Load the next batch, timed, and decide whether to go on like this."""
+        try:
+            batch = self._load_pending()
+        except StopIteration:
+            self._is_sealed = True
+            self._leave_inline()
+            self._finish()
+        self._policy.note(self._cost_s)
+        if self._policy.is_inline:
+            self._probe = self._has_modes or self._is_traced
+            self._go_short(self._policy.untimed())
+        else:
+            self._leave_inline()
+        # No call from here on, see `DirectIterator.__next__`.
+        self._made = EMPTY
+        self._feed.pending = None
+        self._yielded += 1
+        return batch
+
+    def _finish(self) -> NoReturn:
+        """End the epoch: nothing is left to load."""
+        raise NotImplementedError  # an abstract method
+
+    # Helping.
+
+    def _help(self) -> Ticket | None:
+        """Load other batches while the one that is due is not ready.
+
+        Returns the ticket of a batch that is ready in the end, None if none is.
+        """
+        while self._is_worth_helping():
+            if not self._claim():
+                break
+            self._load_claimed()
+            ticket = self._delivery.head()
+            if ticket is not None:
+                return ticket
+            self._pool.support(1)
+        return self._spin()
+
+    def _is_worth_helping(self) -> bool:
+        """Whether to load a batch rather than to sleep.
+
+        While it is unknown what a batch costs, only one that is due and that nobody has
+        claimed: it would have to be waited for in any case.
+        """
+        policy = self._policy
+        if self._claimed or policy.cost_s < HELP_BELOW_S:
+            return True
+        if policy.cost_s < float("inf") or not self._plan.in_order:
+            return False
+        return self._delivery.due().worker is None
+
+    def _claim(self) -> bool:
+        """Claim the oldest ticket that nobody has claimed; False if there is none.
+
+        One call of C takes and keeps it, so no interrupt comes in between.
+        """
+        if self._claimed:
+            return True
+        try:
+            self._claimed.extend(itertools.starmap(self._epoch.queues[0].popleft, ONCE))
+        except IndexError:
+            return False
+        return True
+
+    def _load_claimed(self) -> None:
+        """Load the claimed ticket; what Ctrl-C broke off is loaded by the next call."""
+        ticket = self._claimed[0]
+        if ticket.result is EMPTY:
+            self._prepare()
+            started = self._fetched_at = perf_counter()
+            result = self._result(ticket)
+            ended = perf_counter()
+            ticket.cost_s = ended - started
+            ticket.collate_s = ended - self._fetched_at
+            self._delivery.finish(ticket, result)
+        self._made = EMPTY
+        self._claimed = []
+
+    def _result(self, ticket: Ticket) -> Any:
+        task = (ticket.number, ticket.start, ticket.indices)
+        try:
+            return self._context.run(self._load, task)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            note = place_note("the main thread", self._plan, task[0], task[2])
+            note_place(error, note)
+            return Failure(error, error.__traceback__)
+
+    def _spin(self) -> Ticket | None:
+        """Yield the time slice a few times before going to sleep."""
+        if self._policy.cost_s < SPIN_BELOW_S and self._pool.may_spin:
+            for _ in range(SPINS):
+                sched_yield()
+                ticket = self._delivery.head()
+                if ticket is not None:
+                    return ticket
+        return None
