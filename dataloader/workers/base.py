@@ -19,6 +19,7 @@ from dataloader._torch import loaded_torch
 from dataloader.errors import ConcurrentNextError, describe_indices, users_level
 
 if TYPE_CHECKING:
+    from dataloader.fetch import Check
     from dataloader.replicate import Snapshot
     from dataloader.workers.feed import IndexFeed
 
@@ -80,7 +81,7 @@ class EpochPlan:
             dataset notices that it has to tell it.
         told_epoch: what it was called with last.
         replicate: how a worker comes by its dataset.
-        checked: the number of samples that ``__getitems__`` returns is checked.
+        check: what the samples that ``__getitems__`` returns pass through, if anything.
         len_called: number of samples that ``len()`` was told for an iterable dataset.
     """
 
@@ -104,7 +105,7 @@ class EpochPlan:
     times_set: int = 0
     told_epoch: int = 0
     replicate: str = "shallow"
-    checked: bool = False
+    check: Check | None = None
     len_called: int | None = None
 
 
@@ -139,6 +140,7 @@ class BatchIterator(Iterator[Any]):
 
     def _begin(self, plan: EpochPlan) -> None:
         self._plan = plan
+        # Batches handed over, those in whose place an exception was raised included.
         self._yielded = 0
         self._warned_at = -1
         self._fork_mark = FORKS.count

@@ -135,3 +135,4 @@ class DirectIterator(BatchIterator):
         # Last, and without a call: if Ctrl-C comes first, the batch is loaded again.
         self._made = EMPTY
         self._feed.pending = None
+        self._yielded += 1
