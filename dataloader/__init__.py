@@ -11,7 +11,8 @@ The life of a batch, one module a step:
     workers      who does that, and how batches come back in order
     loader       `DataLoader`: checks the arguments and joins the steps
 
-Around it: `datasets`, `worker_info` (`get_worker_info`, `rng`), `errors`.
+Around it: `datasets`, `worker_info` (`get_worker_info`, `rng`), `errors`, and `compat`,
+which has dataloader-rs's names.
 """
 
 from __future__ import annotations

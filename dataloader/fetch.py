@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from dataloader.errors import InterruptedDatasetError
@@ -25,6 +26,7 @@ from dataloader.worker_info import COLLATE, SINGLE, WHOLE, Scope, Task
 
 __all__ = [
     "END",
+    "Check",
     "Collate",
     "Fetch",
     "Stream",
@@ -32,11 +34,16 @@ __all__ = [
     "explain_stop",
     "fetch_stream",
     "note_place",
+    "require_all",
     "uses_getitems",
 ]
 
 Collate = Callable[[Any], Any]
 """``collate_fn``: makes a batch of a list of samples, or of one sample."""
+
+Check = Callable[[Any, Any], Any]
+"""``check(samples, indices)`` looks at what ``__getitems__`` returned: gives back the
+samples, as they are or as another sequence, or raises."""
 
 Fetch = Callable[[Any, Collate, Task, Scope], Any]
 """``fetch(dataset, collate_fn, task, scope)`` returns the task's batch."""
@@ -50,19 +57,18 @@ class END:
     """
 
 
-def choose_fetch(dataset: Any, batched: bool, checked: bool = False) -> Fetch:
+def choose_fetch(dataset: Any, batched: bool, check: Check | None = None) -> Fetch:
     """Return the function that loads batches of a map-style dataset.
 
     Args:
         dataset: called as ``dataset[key]`` or ``dataset.__getitems__(keys)``.
         batched: keys come as batches; else a key is one sample.
-        checked: raise ValueError when ``__getitems__`` returns another number of
-            samples than it was asked for.
+        check: what the samples that ``__getitems__`` returns pass through.
     """
     if not batched:
         return fetch_single
     if uses_getitems(dataset):
-        return fetch_whole_checked if checked else fetch_whole
+        return fetch_whole if check is None else partial(fetch_whole, check=check)
     return fetch_items
 
 
@@ -104,7 +110,7 @@ def fetch_whole(
     collate_fn: Collate,
     task: Task,
     scope: Scope,
-    check: Callable[[Any, Any], Any] | None = None,
+    check: Check | None = None,
 ) -> Any:
     """Load a batch by one call of ``dataset.__getitems__``, given a list of keys."""
     scope.task = task
@@ -122,15 +128,14 @@ def fetch_whole(
         raise explain_stop() from error
 
 
-def fetch_whole_checked(
-    dataset: Any, collate_fn: Collate, task: Task, scope: Scope
-) -> Any:
-    """Load a batch by ``dataset.__getitems__`` and count what it returns."""
-    return fetch_whole(dataset, collate_fn, task, scope, _require_all)
+def require_all(samples: Any, indices: Any) -> Any:
+    """Return the samples as a sequence (a `Check`).
 
-
-def _require_all(samples: Any, indices: Any) -> Any:
-    if not isinstance(samples, Sequence):
+    Raises:
+        ValueError: there are more or fewer than were asked for.
+    """
+    # Lists first: asking an abstract class takes as long as loading a sample may.
+    if type(samples) is not list and not isinstance(samples, Sequence):
         samples = list(samples)
     if len(samples) != len(indices):
         raise ValueError(

@@ -24,6 +24,7 @@ from dataloader.collate import default_collate, default_convert
 from dataloader.datasets import is_iterable_dataset
 from dataloader.device import make_pinner
 from dataloader.errors import users_level
+from dataloader.fetch import Check, require_all
 from dataloader.replicate import make_snapshot, set_epoch, takes_epoch
 from dataloader.samplers import (
     BatchSampler,
@@ -35,8 +36,8 @@ from dataloader.samplers import (
 from dataloader.stats import LoaderStats, Meter
 from dataloader.workers.base import Backend, BatchIterator, EpochPlan
 from dataloader.workers.feed import IndexFeed
-from dataloader.workers.inline import InlineBackend
-from dataloader.workers.threads import ThreadBackend
+from dataloader.workers.inline import InlineBackend, InlineIterator
+from dataloader.workers.threads import ThreadBackend, ThreadIterator
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -154,6 +155,9 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
     batch_size: int | None
     drop_last: bool
     _initialized = False
+    # Classes of its iterators, without and with threads.
+    _inline_iterator: type[InlineIterator] = InlineIterator
+    _thread_iterator: type[ThreadIterator] = ThreadIterator
 
     def __init__(
         self,
@@ -376,7 +380,7 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
         index.
         """
         epoch = self._next_epoch()
-        feed = IndexFeed(self._index_sampler, self._auto_collation)
+        feed = self._make_feed()
         level = users_level() + 1
         pin = make_pinner(self.pin_memory, self.pin_memory_device, stacklevel=level)
         base_seed, seed = self._seeds(epoch)
@@ -404,9 +408,17 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
             replicate=self.replicate,
             is_persistent=bool(self.persistent_workers),
             help=self.help,
-            checked=self.collate_fn is default_collate,
+            check=self._sample_check(),
             len_called=self._IterableDataset_len_called,
         )
+
+    def _make_feed(self) -> IndexFeed:
+        """Return the order of the epoch that begins now."""
+        return IndexFeed(self._index_sampler, self._auto_collation)
+
+    def _sample_check(self) -> Check | None:
+        """Return what the samples that ``__getitems__`` returns pass through."""
+        return require_all if self.collate_fn is default_collate else None
 
     def _next_epoch(self) -> int:
         """Return the next epoch's number, and tell it to a seeded sampler of ours."""
@@ -472,8 +484,10 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
 
     def _make_backend(self) -> Backend:
         if self.num_workers == 0 and self.items_in_parallel == 1:
-            return InlineBackend()
-        return ThreadBackend(max(self.num_workers, 1), self.items_in_parallel)
+            return InlineBackend(self._inline_iterator)
+        return ThreadBackend(
+            max(self.num_workers, 1), self.items_in_parallel, self._thread_iterator
+        )
 
     def stats(self) -> LoaderStats:
         """What has been loaded so far, by whom, and how long it took.

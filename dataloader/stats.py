@@ -96,7 +96,8 @@ class LoaderStats:
 
     Attributes:
         epochs: iterators that were begun.
-        batches: batches that were delivered, in all epochs.
+        batches: batches that were delivered in all epochs, those in whose place an
+            exception was raised included.
         by_consumer: those that the thread that calls ``next()`` loaded itself.
         by_worker: those that each worker loaded, by its id.
         fetch: getting the samples of a batch.
@@ -192,6 +193,11 @@ class Tally:
         pending = feed.pending
         following = scope.task[0] + 1 if pending is None else pending[0]
         return self.handed + following - self._first
+
+    @property
+    def delivered(self) -> int:
+        """Batches handed over, with those in whose place an exception was raised."""
+        return self.by_consumer + sum(self.by_worker)
 
     def begin_row(self, feed: IndexFeed, scope: Scope, first: int) -> None:
         """From now on the consumer loads everything, beginning with batch ``first``."""

@@ -27,6 +27,7 @@ import dataloader
 from dataloader import DataLoader, IterableDataset
 from dataloader.errors import ConcurrentNextError, WorkerDiedError
 from dataloader.workers import pool as pool_module
+from dataloader.workers.policy import Policy
 from dataloader.workers.pool import Pool
 from dataloader.workers.seat import Seat
 from dataloader.workers.sleeper import Sleeper
@@ -401,7 +402,7 @@ def test_a_worker_recurses_as_deep_as_the_main_thread() -> None:
 
 
 def test_waking_all_ends_although_the_woken_lie_down_again() -> None:
-    pool = Pool(3, 0)
+    pool = Pool(3, 0, Policy())
     woken = []
 
     class Restless:

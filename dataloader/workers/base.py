@@ -19,6 +19,7 @@ from dataloader._torch import loaded_torch
 from dataloader.errors import ConcurrentNextError, describe_indices, users_level
 
 if TYPE_CHECKING:
+    from dataloader.fetch import Check
     from dataloader.replicate import Snapshot
     from dataloader.stats import Meter
     from dataloader.workers.feed import IndexFeed
@@ -84,7 +85,7 @@ class EpochPlan:
         replicate: how a worker comes by its dataset.
         is_persistent: workers keep their datasets over epochs.
         help: the consumer may load batches while its own is not ready.
-        checked: the number of samples that ``__getitems__`` returns is checked.
+        check: what the samples that ``__getitems__`` returns pass through, if anything.
         len_called: number of samples that ``len()`` was told for an iterable dataset.
     """
 
@@ -111,7 +112,7 @@ class EpochPlan:
     replicate: str = "shallow"
     is_persistent: bool = False
     help: bool = True
-    checked: bool = False
+    check: Check | None = None
     len_called: int | None = None
 
 

@@ -101,7 +101,7 @@ class HelpingIterator(DirectIterator):
         self._scope.watch = self._policy
         self._source = replica.dataset
         self._collate_fn = replica.bind(plan.collate_fn)
-        self._fetch = choose_fetch(self._source, plan.auto_collation, plan.checked)
+        self._fetch = choose_fetch(self._source, plan.auto_collation, plan.check)
         self._is_prepared = True
 
     # Inline.

@@ -35,7 +35,7 @@ class InlineIterator(DirectIterator):
         else:
             self._source = plan.dataset
             batched = plan.auto_collation
-            self._fetch = choose_fetch(plan.dataset, batched, plan.checked)
+            self._fetch = choose_fetch(plan.dataset, batched, plan.check)
 
     def _next(self) -> Any:
         batch = self._load_pending()
@@ -50,11 +50,18 @@ class InlineIterator(DirectIterator):
 
 
 class InlineBackend:
-    """Satisfies `Backend` without any thread."""
+    """Satisfies `Backend` without any thread.
+
+    Args:
+        iterator: class of its iterators.
+    """
+
+    def __init__(self, iterator: type[InlineIterator] = InlineIterator) -> None:
+        self._iterator = iterator
 
     def start(self, plan: EpochPlan, previous: BatchIterator | None) -> BatchIterator:
         """Return the epoch's iterator; an iterable dataset is iterated at once."""
-        return InlineIterator(plan)
+        return self._iterator(plan)
 
     def close(self) -> None:
         """Do nothing: there is nothing to end."""

@@ -224,4 +224,4 @@ class Seat:
             return fetch_stream
         if self._team is not None and plan.auto_collation:
             return self._team.fetch
-        return choose_fetch(dataset, plan.auto_collation, plan.checked)
+        return choose_fetch(dataset, plan.auto_collation, plan.check)

@@ -333,13 +333,20 @@ class ThreadBackend:
     Args:
         workers: number of workers.
         items_in_parallel: samples of one batch that are fetched at once.
+        iterator: class of its iterators.
     """
 
-    def __init__(self, workers: int, items_in_parallel: int) -> None:
+    def __init__(
+        self,
+        workers: int,
+        items_in_parallel: int,
+        iterator: type[ThreadIterator] = ThreadIterator,
+    ) -> None:
         self._size = workers
         self._lanes = items_in_parallel - 1
         # Outlives the pool, which close() ends.
         self._policy = Policy()
+        self._iterator = iterator
         self._pool: Pool | None = None
         self._finalizer: weakref.finalize[[], ThreadBackend] | None = None
 
@@ -352,7 +359,7 @@ class ThreadBackend:
         if isinstance(previous, ThreadIterator) and previous._pool is pool:
             previous.restart(plan)
             return previous
-        return ThreadIterator(plan, self, pool)
+        return self._iterator(plan, self, pool)
 
     def _living_pool(self) -> Pool:
         pool = self._pool
