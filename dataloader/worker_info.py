@@ -22,12 +22,13 @@ import numpy as np
 from dataloader._torch import loaded_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = [
     "COLLATE",
     "SINGLE",
     "WHOLE",
+    "NotInWorker",
     "Scope",
     "Task",
     "WorkerInfo",
@@ -131,6 +132,14 @@ class WorkerInfo:
     worker_method: Literal["thread", "multiprocessing"] = "multiprocessing"
 
 
+class NotInWorker(BaseException):
+    """Breaks off a batch that the consumer loads when its code asks for the worker.
+
+    A worker loads it then. Like KeyboardInterrupt no subclass of Exception, so that
+    user code lets it pass.
+    """
+
+
 class Scope:
     """The place in the epoch at which one thread is loading.
 
@@ -148,7 +157,8 @@ class Scope:
             loading has come without a counter in the loop; or what else the thread
             does: `SINGLE`, `WHOLE`, `COLLATE`.
         stream: number of the worker in an iterable dataset, else None.
-        watch: told when user code asks for `info`.
+        watch: called when user code asks which worker it is in; may raise
+            `NotInWorker`.
         by_item: the samples of a batch are loaded by several threads, so generators
             that are else the batch's are the sample's.
         is_active: a batch is being loaded; else `rng` is outside a loader.
@@ -180,7 +190,7 @@ class Scope:
         self.task: Task = (0, 0, ())
         self.cursor: Iterator[Any] | int = SINGLE
         self.by_item: bool = False
-        self.watch: Any = None
+        self.watch: Callable[[], None] | None = None
         self.is_active: bool = False
         self.owner: int = threading.get_ident()
         self._key: tuple[int, ...] | None = None
@@ -249,18 +259,22 @@ def get_worker_info() -> WorkerInfo | None:
     PyTorch's function of this name gives the same answer in our workers, so libraries
     that shard their data by it need no change.
     """
-    scope = local.scope
-    if scope is None:
-        return None
-    if scope.watch is not None:
-        scope.watch.info_was_asked = True
-    return scope.info
+    scope = _asked_scope()
+    return None if scope is None else scope.info
 
 
 def current_torch_seed() -> int | None:
     """Return what ``torch.initial_seed()`` is in this worker, None outside workers."""
-    scope = local.scope
+    scope = _asked_scope()
     return None if scope is None else scope.torch_seed
+
+
+def _asked_scope() -> Scope | None:
+    """Return the thread's scope, for code that asks which worker it is in."""
+    scope = local.scope
+    if scope is not None and scope.watch is not None and scope.is_active:
+        scope.watch()
+    return scope
 
 
 def rng(item: int | None = None) -> np.random.Generator:

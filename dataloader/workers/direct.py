@@ -25,7 +25,7 @@ from typing import Any
 from dataloader._guard import FORKS
 from dataloader.errors import ConcurrentNextError
 from dataloader.fetch import END, Collate, Fetch, note_place
-from dataloader.worker_info import Scope, Task, local
+from dataloader.worker_info import NotInWorker, Scope, Task, local
 from dataloader.workers.base import EMPTY, BatchIterator, EpochPlan, place_note
 from dataloader.workers.feed import IndexFeed
 
@@ -57,6 +57,7 @@ class DirectIterator(BatchIterator):
         "_scope",
         "_source",
         "_tasks",
+        "_watch",
     )
 
     _probe: Callable[[], bool] | None
@@ -103,12 +104,17 @@ class DirectIterator(BatchIterator):
             if feed.pending is not None:
                 self._account(error)
             raise
+        except NotInWorker:
+            scope.is_active = False
+            return super().__next__()
         finally:
             scope.is_active = False
 
     def _begin(self, plan: EpochPlan) -> None:
         super()._begin(plan)
         self._probe = None
+        # Called when user code asks which worker it is in.
+        self._watch: Callable[[], None] | None = None
         self._feed = plan.feed
         self._tasks = iter(())
         # A batch that was fetched and is not handed over yet.
@@ -185,10 +191,13 @@ class DirectIterator(BatchIterator):
 
     def _enter(self, outer: Scope | None) -> None:
         """Make this iterator's scope the thread's."""
-        # A loader inside a worker's dataset: the worker is still the worker.
-        is_inside = outer is not None and outer.is_active
-        self._scope.info = outer.info if outer is not None and is_inside else None
-        local.scope = self._scope
+        scope = self._scope
+        if outer is not None and outer.is_active:
+            # A loader inside a worker's dataset: the worker is still the worker.
+            scope.info, scope.watch = outer.info, outer.watch
+        else:
+            scope.info, scope.watch = None, self._watch
+        local.scope = scope
 
     def _stop(self) -> None:
         """Raise StopIteration, now and whenever asked again."""

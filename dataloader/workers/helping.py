@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from dataloader._guard import FORKS, ONCE
 from dataloader.fetch import choose_fetch, note_place
 from dataloader.replicate import set_epoch
+from dataloader.worker_info import NotInWorker, local
 from dataloader.workers.base import EMPTY, EpochPlan, Failure, place_note
 from dataloader.workers.direct import DirectIterator
 from dataloader.workers.policy import (
@@ -76,12 +77,17 @@ class HelpingIterator(DirectIterator):
             and not plan.iterable
             and plan.worker_init_fn is None
         )
+        self._watch = self._policy.send_to_worker
         self._has_modes = mode_probe()
         self._context = contextvars.copy_context()
 
     def _may_load(self) -> bool:
         """Whether a batch that is loaded here is the one that a worker would load."""
         if not self._can_help or self._policy.info_was_asked:
+            return False
+        outer = local.scope
+        if outer is not None and outer.is_active:
+            # Inside a sample of another loader, whose worker this thread may be.
             return False
         return self._has_modes is None or not self._has_modes()
 
@@ -98,7 +104,6 @@ class HelpingIterator(DirectIterator):
         elif self._told != plan.times_set:
             set_epoch(replica.dataset, plan.told_epoch)
         self._told = plan.times_set
-        self._scope.watch = self._policy
         self._source = replica.dataset
         self._collate_fn = replica.bind(plan.collate_fn)
         self._fetch = choose_fetch(self._source, plan.auto_collation, plan.check)
@@ -128,6 +133,9 @@ class HelpingIterator(DirectIterator):
             self._is_sealed = True
             self._leave_inline()
             self._finish()
+        except NotInWorker:
+            self._leave_inline()
+            return self._take()
         self._policy.note(self._cost_s)
         if self._policy.is_inline:
             self._probe = self._has_modes or self._is_traced
@@ -139,6 +147,10 @@ class HelpingIterator(DirectIterator):
         self._feed.pending = None
         self._yielded += 1
         return batch
+
+    def _take(self) -> Any:
+        """Return the next batch that was handed over."""
+        raise NotImplementedError  # an abstract method
 
     def _finish(self) -> NoReturn:
         """End the epoch: nothing is left to load."""
@@ -155,6 +167,8 @@ class HelpingIterator(DirectIterator):
             if not self._claim():
                 break
             self._load_claimed()
+            if self._policy.info_was_asked:
+                return self._delivery.head()
             ticket = self._delivery.head()
             if ticket is not None:
                 return ticket
@@ -193,7 +207,11 @@ class HelpingIterator(DirectIterator):
         if ticket.result is EMPTY:
             self._prepare()
             started = self._fetched_at = perf_counter()
-            result = self._result(ticket)
+            try:
+                result = self._result(ticket)
+            except NotInWorker:
+                self._give_back()
+                return
             ended = perf_counter()
             ticket.cost_s = ended - started
             ticket.collate_s = ended - self._fetched_at
@@ -205,12 +223,20 @@ class HelpingIterator(DirectIterator):
         task = (ticket.number, ticket.start, ticket.indices)
         try:
             return self._context.run(self._load, task)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, NotInWorker):
             raise
         except BaseException as error:
             note = place_note("the main thread", self._plan, task[0], task[2])
             note_place(error, note)
             return Failure(error, error.__traceback__)
+
+    def _give_back(self) -> None:
+        """Let a worker load what is claimed: it goes back to where it was."""
+        self._made = EMPTY
+        if self._claimed and self._claimed[0].result is EMPTY:
+            # Moved by one call of C, so that Ctrl-C cannot lose or double it.
+            self._epoch.queues[0].extendleft(map(self._claimed.pop, (0,)))
+        self._claimed = []
 
     def _spin(self) -> Ticket | None:
         """Yield the time slice a few times before going to sleep."""

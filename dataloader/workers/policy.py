@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable
 
 from dataloader._torch import loaded_torch
+from dataloader.worker_info import NotInWorker
 
 __all__ = [
     "HELP_BELOW_S",
@@ -80,8 +81,8 @@ class Policy:
     Attributes:
         cost_s: moving average of what a batch costs, infinite while unknown.
         is_inline: the consumer loads everything itself.
-        info_was_asked: user code called ``get_worker_info``, so it must be a worker
-            that loads.
+        info_was_asked: user code called ``get_worker_info`` or ``torch.initial_seed``,
+            so it must be a worker that loads.
     """
 
     def __init__(self) -> None:
@@ -99,6 +100,19 @@ class Policy:
         self._inline_leave_s = INLINE_LEAVE_S * factor
         self._cheap = 0
         self._dear = 0
+
+    def note_asked(self) -> None:
+        """User code asks a worker who it is, so no batch is loaded elsewhere again."""
+        self.info_was_asked = True
+
+    def send_to_worker(self) -> None:
+        """User code asks the consumer which worker it is.
+
+        Raises:
+            NotInWorker: always.
+        """
+        self.info_was_asked = True
+        raise NotInWorker
 
     def note(self, cost_s: float) -> None:
         """Take note of what a batch cost."""

@@ -96,7 +96,7 @@ class Seat:
         """The worker in words."""
         return f"worker {self.index} (thread)"
 
-    def prepare(self, plan: EpochPlan, lanes: Lanes | None, watch: Policy) -> None:
+    def prepare(self, plan: EpochPlan, lanes: Lanes | None, policy: Policy) -> None:
         """Make the worker's dataset and fetch function, in the worker's thread.
 
         An exception is kept: it takes the place of every batch that this worker claims.
@@ -104,12 +104,12 @@ class Seat:
         Args:
             plan: the epoch.
             lanes: threads that fetch samples of one batch beside the worker.
-            watch: told when user code asks who is loading.
+            policy: told when user code asks who is loading.
         """
         self._fetch = self._error = None
         try:
             self._scope = self._next_scope(plan)
-            self._scope.watch = watch
+            self._scope.watch = policy.note_asked
             local.scope = self._scope
             if self._replica is None:
                 self._settle(plan, lanes)

@@ -209,7 +209,11 @@ class ThreadIterator(HelpingIterator):
             # Ctrl-C may have come between its dispatch and the waking of a worker.
             self._pool.announce(self._epoch, due.lane)
         while True:
-            ticket = self._help() if self._may_load() else None
+            ticket = None
+            if self._may_load():
+                ticket = self._help()
+            elif self._claimed:
+                self._give_back()
             if ticket is not None:
                 return ticket
             self._pool.support(len(self._epoch.queues[0]))
