@@ -22,7 +22,7 @@ from dataloader._torch import draw_int64
 from dataloader._twin import TorchTwin
 from dataloader.collate import default_collate, default_convert
 from dataloader.datasets import is_iterable_dataset
-from dataloader.device import make_pinner
+from dataloader.device import Pinner, make_pinner
 from dataloader.errors import users_level
 from dataloader.fetch import Check, require_all
 from dataloader.replicate import make_snapshot, set_epoch, takes_epoch
@@ -381,8 +381,7 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
         """
         epoch = self._next_epoch()
         feed = self._make_feed()
-        level = users_level() + 1
-        pin = make_pinner(self.pin_memory, self.pin_memory_device, stacklevel=level)
+        pin = self._make_pinner() if self.pin_memory else None
         base_seed, seed = self._seeds(epoch)
         return EpochPlan(
             snapshot=self._snapshot(),
@@ -420,13 +419,19 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
         """Return what the samples that ``__getitems__`` returns pass through."""
         return require_all if self.collate_fn is default_collate else None
 
+    def _make_pinner(self) -> Pinner | None:
+        level = users_level() + 1
+        return make_pinner(self.pin_memory, self.pin_memory_device, stacklevel=level)
+
     def _next_epoch(self) -> int:
         """Return the next epoch's number, and tell it to a seeded sampler of ours."""
         epoch = int(self._epoch)
         # What decides the order: the sampler itself, or what its batches are made of.
-        sampler = getattr(self.batch_sampler, "sampler", self.sampler)
-        if isinstance(sampler, _OWN_SEEDED) and sampler.seed is not None:
-            sampler.set_epoch(epoch)
+        sampler: Any = getattr(self.batch_sampler, "sampler", self.sampler)
+        # Of the type, as isinstance would have torch's classes looked up.
+        if issubclass(type(sampler), _OWN_SEEDED):
+            if sampler.seed is not None:
+                sampler.set_epoch(epoch)
         elif is_shuffling_by_rank(sampler):
             self._watch_epoch_of(sampler)
         return epoch

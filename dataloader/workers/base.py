@@ -56,7 +56,8 @@ class Failure:
         return self.error.with_traceback(self.traceback)
 
 
-@dataclass(frozen=True, slots=True)
+# Never changed, but not frozen either: that would triple what ``iter()`` pays for it.
+@dataclass(slots=True, eq=False)
 class EpochPlan:
     """Everything about one epoch that is known when ``iter()`` is called.
 

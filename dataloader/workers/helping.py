@@ -52,6 +52,22 @@ class HelpingIterator(DirectIterator):
         pool: the threads, and what is known of the cost of batches.
     """
 
+    __slots__ = (
+        "_can_help",
+        "_claimed",
+        "_context",
+        "_delivery",
+        "_epoch",
+        "_has_modes",
+        "_is_inline",
+        "_is_prepared",
+        "_is_sealed",
+        "_policy",
+        "_pool",
+        "_replica",
+        "_told",
+    )
+
     _epoch: Epoch
     _delivery: Delivery
     _is_sealed: bool

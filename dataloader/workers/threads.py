@@ -55,6 +55,16 @@ class ThreadIterator(HelpingIterator):
         pool: the threads.
     """
 
+    __slots__ = (
+        "_active",
+        "_backend",
+        "_exhausted",
+        "_sampler_error",
+        "_seats",
+        "_snapshot",
+        "_wait_s",
+    )
+
     def __init__(self, plan: EpochPlan, backend: ThreadBackend, pool: Pool) -> None:
         self._backend = backend
         self._seats = [Seat(index, plan.times_set) for index in range(pool.size)]
@@ -282,7 +292,7 @@ class ThreadIterator(HelpingIterator):
 
     def __del__(self) -> None:
         # Without an epoch: the constructor raised. In a forked child: not our threads.
-        epoch = self.__dict__.get("_epoch")
+        epoch = getattr(self, "_epoch", None)
         if epoch is None or epoch.over or self._is_finalizing():
             return
         if self._fork_mark == self._forks.count:
