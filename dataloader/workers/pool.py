@@ -78,6 +78,7 @@ class Epoch:
         one
             deque for all.
         over: no ticket is of interest any more.
+        served: a worker has loaded something for it.
     """
 
     def __init__(self, plan: EpochPlan, seats: list[Seat]) -> None:
@@ -85,6 +86,7 @@ class Epoch:
         self.seats = seats
         self.delivery: Delivery = InOrder() if plan.in_order else Arrivals()
         self.over: bool = False
+        self.served: bool = False
         self.number = -1
         self.reinforcements: list[Worker] = []
         self.queues: list[deque[Ticket]]
@@ -130,6 +132,7 @@ class Epoch:
             seat.vacant[0] = None
 
     def _serve(self, worker: Worker, seat: Seat, pool: Pool) -> None:
+        self.served = True
         if not seat.is_prepared_for(self.plan):
             seat.prepare(self.plan, worker.lanes, pool.policy)
             self.attendance.wake()
@@ -337,11 +340,12 @@ class Pool:
     def leave(self, epoch: Epoch) -> None:
         """Forget an epoch that is over.
 
-        All sleepers are woken, so that memory that they own and the consumer dropped
-        comes back at once.
+        All sleepers are woken if it was theirs, so that memory that they own and the
+        consumer dropped comes back at once.
         """
         self._epochs.pop(epoch.number, None)
-        self.wake_all()
+        if epoch.served:
+            self.wake_all()
 
     def announce(self, epoch: Epoch, index: int | None) -> None:
         """Let the workers know of a new ticket: ``index``, or whoever is free.
