@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from conftest import wait_until
 
 from dataloader import DataLoader, get_worker_info, rng
 
@@ -236,3 +237,80 @@ def test_batches_too_short_to_share(batch: list[int]) -> None:
         collate_fn=list,
     )
     assert list(loader) == [batch, [0, 1, 2]]
+
+
+# Looking ahead.
+
+
+def test_idle_lanes_begin_with_the_next_batch_while_one_sample_is_awaited() -> None:
+    released = threading.Event()
+    begun: list[int] = []
+
+    class Held:
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> int:
+            begun.append(index)
+            if index == 1:
+                assert released.wait(60)
+            return index
+
+    with DataLoader(
+        Held(), batch_size=4, num_workers=1, items_in_parallel=4, collate_fn=list
+    ) as loader:
+        iterator = iter(loader)
+        # All of the second batch, but by the three threads that are not held up.
+        assert wait_until(lambda: {4, 5, 6, 7} <= set(begun)), begun
+        released.set()
+        assert list(iterator) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_what_the_keys_of_the_next_batch_raise_is_raised_in_its_turn() -> None:
+    class Keys:
+        def __init__(self, keys: Sequence[int]) -> None:
+            self.keys = keys
+
+        def __len__(self) -> int:
+            return len(self.keys)
+
+        def __iter__(self) -> Iterator[int]:
+            if self.keys[0] == 4:
+                raise OSError("keys cannot be read")
+            return iter(self.keys)
+
+    loader = DataLoader(
+        range(12),
+        batch_sampler=[Keys(range(0, 4)), Keys(range(4, 8)), Keys(range(8, 12))],
+        num_workers=1,
+        items_in_parallel=4,
+        collate_fn=list,
+    )
+    iterator = iter(loader)
+    assert next(iterator) == [0, 1, 2, 3]
+    with pytest.raises(OSError, match="cannot be read"):
+        next(iterator)
+    assert list(iterator) == [[8, 9, 10, 11]]
+
+
+def test_a_second_iterator_is_served_although_a_batch_was_begun_ahead() -> None:
+    released = threading.Event()
+
+    class Held:
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, index: int) -> int:
+            if index == 1:
+                assert released.wait(60)
+            return index
+
+    with DataLoader(
+        Held(), batch_size=4, num_workers=1, items_in_parallel=4, collate_fn=sum
+    ) as loader:
+        first, second = iter(loader), iter(loader)
+        # Both wait for the held sample; neither loses what was begun ahead for it.
+        released.set()
+        expected = [sum(range(k, k + 4)) for k in range(0, 40, 4)]
+        taken = [(next(first), next(second)) for _ in expected]
+        assert taken == [(value, value) for value in expected]

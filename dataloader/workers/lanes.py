@@ -5,13 +5,15 @@
     job = _Job(task)
     offer the job to each lane  ---->   enter the job, unless it is over
     claim positions, fetch              claim positions, fetch
+    whoever finds no position left claims the next batch and offers it to the lanes
     close the job, wait for lanes  <--  leave the job
     that are inside it
     raise the first error by position, or collate
 
 An offer is only an offer: a lane that is late finds the job closed, and the worker
 fetches on its own what nobody else claims. So a lane that is stuck in one epoch never
-holds up another.
+holds up another. The next batch is begun before the last samples of this one have come,
+so that as many requests as there are threads stay under way.
 
 Guards: positions are claimed by ``next()`` on an ``itertools.count``, which is atomic;
 each result slot is written by the one that claimed it; `_Job.enter` says how nobody
@@ -23,13 +25,14 @@ Shutdown: `close` ends the lane threads after the item they are in.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dataloader.errors import WorkerDiedError
 from dataloader.fetch import Collate, explain_stop
@@ -37,6 +40,9 @@ from dataloader.replicate import make_snapshot, set_epoch
 from dataloader.worker_info import COLLATE, SINGLE, Scope, Task, WorkerRng, local
 from dataloader.workers.base import EMPTY
 from dataloader.workers.sleeper import Sleeper
+
+if TYPE_CHECKING:
+    from dataloader.workers.reorder import Ticket
 
 __all__ = ["Lanes", "Team"]
 
@@ -50,9 +56,13 @@ class _Job:
     def __init__(self, team: Team, task: Task) -> None:
         self.team = team
         self.task = task
+        # Of the worker and the epoch that the job is for, whoever comes after them.
+        self.claim = team.claim
         self.results: list[Any] = [EMPTY] * len(task[2])
         self.errors: dict[int, BaseException] = {}
         self._positions = itertools.count()
+        # The right to look ahead, for whoever is the first to delete it.
+        self.right: dict[int, None] = {0: None}
         self._inside: dict[_Lane, None] = {}
         self._closed = False
         self._left = Sleeper()
@@ -95,6 +105,7 @@ class _Job:
         try:
             for position in self._positions:
                 if position >= len(indices) or self.errors:
+                    self.team.look_ahead(self)
                     return
                 scope.task = (number, start + position, indices)
                 self._fetch(part.dataset, position)
@@ -161,9 +172,24 @@ class Team:
         dataset: the worker's own dataset.
         mode: how the lanes copy it, see ``replicate``.
         scope: the worker's place in the epoch.
+        ahead: where tickets go that were claimed ahead of time.
+
+    Attributes:
+        claim: claims the next ticket, or returns None.
     """
 
-    def __init__(self, lanes: Lanes, dataset: Any, mode: str, scope: Scope) -> None:
+    def __init__(
+        self,
+        lanes: Lanes,
+        dataset: Any,
+        mode: str,
+        scope: Scope,
+        ahead: deque[Ticket],
+    ) -> None:
+        self.claim: Callable[[], Ticket | None] = lambda: None
+        self._ahead = ahead
+        # The job of a ticket that was claimed ahead, by the number of its batch.
+        self._begun: dict[int, _Job] = {}
         self._lanes = lanes
         self._worker = _Part(dataset, scope, contextvars.copy_context())
         self._snapshot = make_snapshot(dataset, mode)
@@ -201,10 +227,9 @@ class Team:
 
     def fetch(self, dataset: Any, collate_fn: Collate, task: Task, scope: Scope) -> Any:
         """Load a batch, fetched by the worker and its lanes (a `Fetch`)."""
-        if not isinstance(task[2], (range, list, tuple)):
-            task = (task[0], task[1], list(task[2]))
-        job = _Job(self, task)
-        self._lanes.offer(job, len(task[2]) - 1)
+        job = self._begun.pop(task[0], None)
+        if job is None:
+            job = self._begin(task, -1)
         try:
             job.work(self._worker)
         finally:
@@ -212,11 +237,42 @@ class Team:
         scope.is_active = True
         try:
             samples = job.samples()
-            scope.task = task
+            scope.task = job.task
             scope.cursor = COLLATE
             return collate_fn(samples)
         except StopIteration as error:
             raise explain_stop() from error
+
+    def forget(self) -> None:
+        """Drop what was begun ahead of time."""
+        self._ahead.clear()
+        self._begun.clear()
+
+    def _begin(self, task: Task, spare: int) -> _Job:
+        """Offer a batch to lanes, to as many as it has samples and ``spare`` more."""
+        if not isinstance(task[2], (range, list, tuple)):
+            task = (task[0], task[1], list(task[2]))
+        job = _Job(self, task)
+        self._lanes.offer(job, len(task[2]) + spare)
+        return job
+
+    def look_ahead(self, job: _Job) -> None:
+        """Claim the next ticket and let lanes begin with it, once for each job.
+
+        Called by a thread that is inside the job, which is not closed before it has
+        left; so the worker finds what was begun.
+        """
+        try:
+            del job.right[0]
+        except KeyError:
+            return
+        ticket = job.claim()
+        if ticket is not None:
+            task = (ticket.number, ticket.start, ticket.indices)
+            self._ahead.append(ticket)
+            # What its keys raise is raised in its turn, when it is begun again.
+            with contextlib.suppress(BaseException):
+                self._begun[ticket.number] = self._begin(task, 0)
 
 
 class Lanes:

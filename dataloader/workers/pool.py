@@ -37,6 +37,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from dataloader._guard import FORKS, Guard
@@ -128,6 +129,8 @@ class Epoch:
             context = self._contexts[worker.index]
             context.run(self._serve, worker, seat, pool)
         finally:
+            if self.over:
+                seat.forget_ahead()
             seat.occupant = None
             seat.vacant[0] = None
 
@@ -137,18 +140,13 @@ class Epoch:
             seat.prepare(self.plan, worker.lanes, pool.policy)
             self.attendance.wake()
         queue = self.queues[seat.index]
+        seat.look_ahead(partial(_claim_alone, queue, worker, pool))
         while not self.over:
-            try:
-                # A for statement, since nothing can strike between its claim and the
-                # next line: a ticket that was claimed always says by whom, and is
-                # missed if that thread dies.
-                for ticket in iter(queue.popleft, None):
-                    ticket.worker = worker
-                    break
-            except IndexError:
+            ticket = seat.taken_ahead() or _claim(queue, worker)
+            if ticket is None:
                 return
             self.delivery.finish(ticket, seat.load(ticket))
-            if pool.is_shared():
+            if pool.is_shared() and not seat.ahead:
                 return
 
     def end(self) -> None:
@@ -161,6 +159,25 @@ class Epoch:
         self.delivery.wake()
         for worker in self.reinforcements:
             worker.sleeper.wake()
+
+
+def _claim(queue: deque[Ticket], worker: Worker) -> Ticket | None:
+    """Claim the next ticket for a worker, None if there is none."""
+    try:
+        # A for statement, since nothing can strike between its claim and the next line:
+        # a ticket that was claimed always says by whom, and is missed if that thread
+        # dies.
+        for ticket in iter(queue.popleft, None):
+            ticket.worker = worker
+            return ticket
+    except IndexError:
+        pass
+    return None
+
+
+def _claim_alone(queue: deque[Ticket], worker: Worker, pool: Pool) -> Ticket | None:
+    """Claim a ticket ahead of time, unless other epochs wait for their turn."""
+    return None if pool.is_shared() else _claim(queue, worker)
 
 
 class Worker:

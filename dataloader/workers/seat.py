@@ -14,6 +14,8 @@ after another.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -56,6 +58,8 @@ class Seat:
         self.vacant: dict[int, None] = {0: None}
         # Who sits here, or sat here last.
         self.occupant: Any = None
+        # Tickets whose samples the lanes fetch while the one before is finished.
+        self.ahead: deque[Ticket] = deque()
         self._plan: EpochPlan | None = None
         self._replica: Replica | None = None
         self._team: Team | None = None
@@ -84,6 +88,7 @@ class Seat:
         """Take the seat from an occupant whose thread has died."""
         occupant = self.occupant
         if not self.vacant and occupant is not None and not occupant.is_alive():
+            self.forget_ahead()
             self.occupant = None
             self.vacant[0] = None
 
@@ -107,6 +112,7 @@ class Seat:
             policy: told when user code asks who is loading.
         """
         self._fetch = self._error = None
+        self.forget_ahead()
         try:
             self._scope = self._next_scope(plan)
             self._scope.watch = policy.note_asked
@@ -131,6 +137,20 @@ class Seat:
         set_epoch(self._replica.dataset, plan.told_epoch)
         if self._team is not None:
             self._team.set_epoch(plan.told_epoch)
+
+    def look_ahead(self, claim: Callable[[], Ticket | None]) -> None:
+        """Let idle lanes begin with the next ticket, which ``claim`` returns."""
+        if self._team is not None:
+            self._team.claim = claim
+
+    def forget_ahead(self) -> None:
+        """Drop tickets that the lanes have begun with, and what they fetched."""
+        if self._team is not None:
+            self._team.forget()
+
+    def taken_ahead(self) -> Ticket | None:
+        """Return a ticket that the lanes have begun with, None if there is none."""
+        return self.ahead.popleft() if self.ahead else None
 
     def load(self, ticket: Ticket) -> Any:
         """Return the ticket's batch, or the `Failure` in its place. Never raises."""
@@ -190,7 +210,9 @@ class Seat:
             self._introduce(plan, replica)
         if lanes is not None:
             # After the init function, so that lanes see what it did to the dataset.
-            self._team = Team(lanes, replica.dataset, plan.replicate, self._scope)
+            self._team = Team(
+                lanes, replica.dataset, plan.replicate, self._scope, self.ahead
+            )
         self._replica = replica
 
     def _introduce(self, plan: EpochPlan, replica: Replica) -> None:
