@@ -243,7 +243,7 @@ def test_batches_too_short_to_share(batch: list[int]) -> None:
 
 
 def test_idle_lanes_begin_with_the_next_batch_while_one_sample_is_awaited() -> None:
-    released = threading.Event()
+    dispatched, released = threading.Event(), threading.Event()
     begun: list[int] = []
 
     class Held:
@@ -252,6 +252,7 @@ def test_idle_lanes_begin_with_the_next_batch_while_one_sample_is_awaited() -> N
 
         def __getitem__(self, index: int) -> int:
             begun.append(index)
+            assert dispatched.wait(60)
             if index == 1:
                 assert released.wait(60)
             return index
@@ -260,6 +261,7 @@ def test_idle_lanes_begin_with_the_next_batch_while_one_sample_is_awaited() -> N
         Held(), batch_size=4, num_workers=1, items_in_parallel=4, collate_fn=list
     ) as loader:
         iterator = iter(loader)
+        dispatched.set()
         # All of the second batch, but by the three threads that are not held up.
         assert wait_until(lambda: {4, 5, 6, 7} <= set(begun)), begun
         released.set()

@@ -267,7 +267,10 @@ class Team:
         except KeyError:
             return
         ticket = job.claim()
-        if ticket is not None:
+        if ticket is None:
+            # For the next one to look: there may be a ticket then.
+            job.right[0] = None
+        else:
             task = (ticket.number, ticket.start, ticket.indices)
             self._ahead.append(ticket)
             # What its keys raise is raised in its turn, when it is begun again.
