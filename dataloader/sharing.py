@@ -125,11 +125,12 @@ def defer_datasets(roots: Iterable[Any]) -> None:
 _CONTAINERS = (list, dict, tuple, set, frozenset)
 _UNCHANGEABLE = (tuple, set, frozenset)
 
-# Where classes of objects that do the program's work are from: these are no data, and
-# other threads may be using them.
+# The packages of objects that do the program's work: they are no data, and other
+# threads may be using them.
 _MACHINERY = (
-    *("asyncio", "concurrent", "logging", "multiprocessing", "queue", "socket"),
-    *("subprocess", "threading", "weakref", "dataloader.loader", "dataloader.workers"),
+    *("asyncio.", "concurrent.", "logging.", "multiprocessing.", "queue.", "socket."),
+    *("subprocess.", "threading.", "weakref."),
+    *("dataloader.loader.", "dataloader.workers."),
 )
 
 
@@ -141,18 +142,14 @@ class _Bases(dict[type, "type | None"]):
     """
 
     def __missing__(self, cls: type) -> type | None:
-        base = next((b for b in cls.__mro__ if b in _CONTAINERS), None)
+        base = next(filter(_CONTAINERS.__contains__, cls.__mro__), None)
         is_object = base is None and is_ordinary(cls) and not _is_machinery(cls)
         self[cls] = object if is_object else base
         return self[cls]
 
 
 def _is_machinery(cls: type) -> bool:
-    return any(
-        f"{base.__module__}.".startswith(f"{module}.")
-        for base in cls.__mro__
-        for module in _MACHINERY
-    )
+    return any(f"{base.__module__}.".startswith(_MACHINERY) for base in cls.__mro__)
 
 
 def _is_changeable(obj: Any) -> bool:

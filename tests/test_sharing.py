@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import gc
 import itertools
@@ -23,6 +24,7 @@ import pytest
 from conftest import MakeLoader
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_interrupts import Strike
 
 from dataloader import DataLoader, Dataset, Subset, _refcounts, share, sharing
 from dataloader._refcounts import are_contended, find_defer, find_immortalise
@@ -210,6 +212,16 @@ def test_a_defaultdict_keeps_its_factory_and_a_counter_its_counts() -> None:
 
 
 @contended
+def test_an_ordered_dict_keeps_its_keys() -> None:
+    keys = [taken(new()) for _ in range(3)]
+    table = collections.OrderedDict.fromkeys(keys, 0)
+    share(table)
+    # Its own order and what dict itself knows of it stay in step.
+    for kept in (list(table), list(dict.keys(table))):
+        assert [id(key) for key in kept] == [id(key) for key in keys]
+
+
+@contended
 def test_subclasses_of_str_stay_what_they_are() -> None:
     class Name(str):
         __slots__ = ()
@@ -236,6 +248,9 @@ def test_containers_are_read_and_changed_past_their_own_methods() -> None:
 
         def __setitem__(self, key: Any, value: Any) -> None:
             raise AssertionError("assigned to")
+
+        def items(self) -> Any:
+            raise AssertionError("asked for items")
 
     values, table = Strict([taken("in a list")]), Fixed({1: taken("in a dict")})
     share([values, table])
@@ -489,41 +504,16 @@ def test_threads_may_share_the_same_at_once() -> None:
 
 @contended
 def test_an_interrupt_at_any_place_loses_nothing() -> None:
-    """Raise KeyboardInterrupt before each instruction of the module, one by one."""
-    code = {
-        value.__code__
-        for value in vars(sharing).values()
-        if isinstance(value, types.FunctionType)
-    }
-    finished = False
-    struck_at = 1
-    while not finished:
-        keys = [f"{struck_at} {i}" for i in range(4)]
+    for place in itertools.count():
+        keys = [new() for _ in range(3)]
         table = {taken(key): [taken("value"), i] for i, key in enumerate(keys)}
-        left = struck_at
-
-        def trace(frame: types.FrameType, event: str, _: Any) -> Any:
-            nonlocal left
-            frame.f_trace_opcodes = frame.f_code in code
-            if event == "opcode":
-                left -= 1
-                if left == 0:
-                    raise KeyboardInterrupt
-            return trace
-
-        outer = sys.gettrace()
-        sys.settrace(trace)
-        try:
+        with contextlib.suppress(KeyboardInterrupt), Strike(place) as strike:
             share(table)
-            finished = True
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(outer)
-        assert table == {key: ["value", i] for i, key in enumerate(keys)}
         assert list(table) == keys
-        struck_at += 1
-    assert struck_at > 200
+        assert list(table.values()) == [["value", i] for i in range(3)]
+        if not strike.struck:
+            break
+    assert place > 20
 
 
 # --- Counts ---------------------------------------------------------------------------
@@ -557,6 +547,7 @@ def test_counts_are_deferred(kind: str, strings: bool) -> None:
 NOT_DEFERRED: dict[str, Callable[[], Any]] = {
     "object with __del__": lambda: Closing(1),
     "tuple of values": lambda: (1.5, new()),
+    "tuple of tuples": lambda: ((1.5, new()), 2),
     "array": lambda: np.arange(3),
     "lock": threading.Lock,
     "generator": lambda: (i for i in [1]),
@@ -596,8 +587,9 @@ def test_tuples_of_plain_values_do_not_stay_for_ever() -> None:
     value = np.zeros(1)
     assert not gc.is_tracked(value)
     died = weakref.ref(value)
-    data = share([(value, 1.5)])
-    gc.collect()  # stops tracking the tuple
+    data = share([((value, 1.5), 2)])
+    assert gc.is_tracked(data[0])
+    gc.collect()
     assert not gc.is_tracked(data[0])
     del data, value
     gc.collect()
