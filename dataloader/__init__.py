@@ -11,8 +11,8 @@ The life of a batch, one module a step:
     workers      who does that, and how batches come back in order
     loader       `DataLoader`: checks the arguments and joins the steps
 
-Around it: `datasets`, `worker_info` (`get_worker_info`, `rng`), `errors`, and `compat`,
-which has dataloader-rs's names.
+Around it: `datasets`, `worker_info` (`get_worker_info`, `rng`), `sharing` (`share`),
+`stats`, `errors`, and `compat`, which has dataloader-rs's names.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from dataloader.samplers import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from dataloader.sharing import share
 from dataloader.stats import LoaderStats
 from dataloader.worker_info import WorkerInfo, get_worker_info, rng
 
@@ -76,5 +77,6 @@ __all__ = [
     "numpy_collate",
     "random_split",
     "rng",
+    "share",
     "torch_collate",
 ]

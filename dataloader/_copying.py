@@ -18,7 +18,15 @@ from dataloader._graph import attributes, namespace, put
 from dataloader._twin import TorchTwin
 from dataloader.errors import users_level
 
-__all__ = ["Warned", "Warner", "clone", "clone_again", "is_open_handle", "type_name"]
+__all__ = [
+    "Warned",
+    "Warner",
+    "clone",
+    "clone_again",
+    "is_open_handle",
+    "is_ordinary",
+    "type_name",
+]
 
 Warned = set[tuple[str, str]]
 """What a loader has warned of: name of a type, and the topic."""
@@ -143,18 +151,21 @@ def clone_again(obj: Any, warn: Warner) -> Any:
 
 def _is_data(cls: type) -> bool:
     """Return whether objects of ``cls`` are data, or no ordinary Python objects."""
+    return not is_ordinary(cls) or not _CONTAINERS.isdisjoint(cls.__mro__)
+
+
+def is_ordinary(cls: type) -> bool:
+    """Return whether objects of ``cls`` are ordinary: their state is attributes."""
     if not cls.__flags__ & _HEAP_TYPE:
-        return True
+        return False
     for base in cls.__mro__[:-1]:
         # A type made in C that has data of its own has a constructor of its own.
         if isinstance(base.__dict__.get("__new__"), BuiltinFunctionType):
-            return True
+            return False
         module = str(base.__module__)
-        if base in _CONTAINERS or module in _DATA_MODULES:
-            return True
-        if module.partition(".")[0] in _DATA_PACKAGES:
-            return True
-    return False
+        if module in _DATA_MODULES or module.partition(".")[0] in _DATA_PACKAGES:
+            return False
+    return True
 
 
 _PLAIN_REDUCERS = (object.__reduce_ex__, TorchTwin.__reduce_ex__)

@@ -42,6 +42,7 @@ from dataloader._graph import (
     takes_epoch,
 )
 from dataloader._pickled import Pickled, find_unpicklable, is_picklable
+from dataloader.sharing import defer_datasets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -123,6 +124,7 @@ class _Original:
     """``"none"``: all workers use the one object."""
 
     def __init__(self, roots: list[Any], warn: Warner) -> None:
+        defer_datasets(roots)
         self._roots = roots
 
     def replicate(self) -> Replica:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dis
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,7 +10,6 @@ import pytest
 from conftest import MakeLoader
 
 from dataloader import DataLoader, Subset, default_collate
-from dataloader.fetch import fetch_items
 
 PLAIN: list[dict[str, Any]] = [{"num_workers": 0}, {"num_workers": 2}]
 
@@ -197,22 +194,3 @@ def test_without_batching_arrays_are_converted_and_numbers_kept(
     ((sample),) = make_loader(dataset, batch_size=None)
     assert np.asarray(sample["x"]).tolist() == [0, 1, 2]
     assert (sample["y"], sample["z"]) == (1.5, "word")
-
-
-# The loop.
-
-
-@pytest.mark.skipif(
-    sys.implementation.name != "cpython", reason="looks at CPython's instructions"
-)
-def test_the_loop_does_not_count_references_of_the_dataset() -> None:
-    """A formatter that joins the loop's lines would make the compiler fuse these."""
-    code = [fetch_items.__code__]
-    code += [c for c in code[0].co_consts if hasattr(c, "co_code")]
-    fused = [
-        (step.opname, step.argval)
-        for part in code
-        for step in dis.get_instructions(part)
-        if step.opname.startswith("STORE_FAST_LOAD_FAST")
-    ]
-    assert [pair for pair in fused if "dataset" in pair[1]] == []
