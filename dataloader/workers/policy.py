@@ -52,9 +52,9 @@ INLINE_LEAVE_S = 5e-6
 INLINE_LEAVE_AT_ONCE_S = 100e-6
 CHEAP_CHECKS = 3
 
-MOST_UNTIMED = 32
-UNTIMED_S = 60e-6
-"""While inline, one batch in ``min(32, 60 us / cost) + 1`` is timed: often enough to
+MOST_UNTIMED = 64
+UNTIMED_S = 100e-6
+"""While inline, one batch in ``min(64, 100 us / cost) + 1`` is timed: often enough to
 notice within a few dozen batches that they have become dear, and seldom enough to cost
 a few percent."""
 
