@@ -52,7 +52,12 @@ def test_without_workers_batches_come_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"num_workers": 2}, {"num_workers": 2, "items_in_parallel": 2}]
+    "options",
+    [
+        # A consumer that helps might itself be the one whose batch waits.
+        {"num_workers": 2, "help": False},
+        {"num_workers": 2, "items_in_parallel": 2},
+    ],
 )
 def test_fast_batches_overtake_a_slow_one(
     gate: threading.Event, options: dict[str, Any]
@@ -97,9 +102,8 @@ def test_errors_come_as_they_are_raised(gate: threading.Event) -> None:
                 raise KeyError("one")
             return super().__getitem__(index)
 
-    loader = DataLoader(
-        Failing(gate, 0, 3), num_workers=2, in_order=False, collate_fn=list
-    )
+    options: dict[str, Any] = {"num_workers": 2, "in_order": False, "help": False}
+    loader = DataLoader(Failing(gate, 0, 3), collate_fn=list, **options)
     iterator = iter(loader)
     with pytest.raises(KeyError, match="one"):
         next(iterator)

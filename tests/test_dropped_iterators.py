@@ -189,7 +189,9 @@ def test_what_a_dropped_epoch_prefetched_is_freed(make_loader: MakeLoader) -> No
 
 def test_break_returns_while_workers_still_load(gate: threading.Event) -> None:
     dataset = Gated(gate, blocked=2)
-    loader = DataLoader(dataset, num_workers=2, sampler=[5, 0, 1, 6], collate_fn=list)
+    loader = DataLoader(
+        dataset, num_workers=2, sampler=[5, 0, 1, 6], collate_fn=list, help=False
+    )
     for batch in loader:
         assert batch == [5]
         assert wait_until(lambda: sorted(dataset.entered) == [0, 1, 5])
@@ -236,7 +238,7 @@ def test_live_iterators_share_the_workers_of_the_loader() -> None:
             idents.add(threading.get_ident())
             return index
 
-    loader = DataLoader(Watched(), 2, num_workers=3, collate_fn=list)
+    loader = DataLoader(Watched(), 2, num_workers=3, collate_fn=list, help=False)
     others = set(worker_threads())
     for batches in zip(loader, loader, loader, strict=True):
         assert batches[0] == batches[1] == batches[2]
@@ -292,7 +294,8 @@ def test_an_iterator_of_a_closed_loader_says_so() -> None:
 
 def test_close_wakes_a_next_that_waits(gate: threading.Event) -> None:
     dataset = Gated(gate, blocked=8)
-    loader = DataLoader(dataset, num_workers=2, collate_fn=list)
+    # A consumer that loads a batch, or helps to, finds out when it has done so.
+    loader = DataLoader(dataset, num_workers=2, collate_fn=list, help=False)
     iterator = iter(loader)
     caught: list[BaseException] = []
 

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 from conftest import wait_until
+from policies import MODES, use
 
 from dataloader import DataLoader, IterableDataset
 
-# Options, and the window that they make.
+# Options, and the window that they make. A consumer that loads inline leaves it empty.
 WINDOWS: list[tuple[dict[str, Any], int]] = [
-    ({"num_workers": 2}, 4),
-    ({"num_workers": 3, "prefetch_factor": 1}, 3),
-    ({"num_workers": 1, "prefetch_factor": 5}, 5),
-    ({"num_workers": 2, "prefetch_depth": 1}, 3),
-    ({"num_workers": 2, "prefetch_depth": 6}, 8),
+    ({"num_workers": 2, "help": False}, 4),
+    ({"num_workers": 3, "prefetch_factor": 1, "help": False}, 3),
+    ({"num_workers": 1, "prefetch_factor": 5, "help": False}, 5),
+    ({"num_workers": 2, "prefetch_depth": 1, "help": False}, 3),
+    ({"num_workers": 2, "prefetch_depth": 6, "help": False}, 8),
     ({"num_workers": 2, "items_in_parallel": 3}, 4),
     ({"num_workers": 0, "items_in_parallel": 3}, 0),
     ({"num_workers": 0}, 0),
@@ -72,6 +73,7 @@ def test_persistent_workers_keep_to_the_window_in_every_epoch() -> None:
         num_workers=2,
         persistent_workers=True,
         collate_fn=list,
+        help=False,
     )
     for _ in range(3):
         sampler.taken = 0
@@ -189,6 +191,30 @@ def test_an_endless_stream_is_read_only_as_far_as_the_window(
         next(iterator)
         expected = 3 * (window + delivered)
         assert wait_until(lambda: len(dataset.started) == expected)  # noqa: B023
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_consumer_that_loads_keeps_to_the_window(mode: str, in_order: bool) -> None:
+    sampler = CountedBatches()
+    dataset = CountedSamples(window=4, batch_size=2)
+    loader = DataLoader(
+        dataset,
+        batch_sampler=sampler,
+        num_workers=2,
+        in_order=in_order,
+        collate_fn=list,
+        replicate="none",
+    )
+    use(loader, MODES[mode]())
+    iterator = iter(loader)
+    for delivered in range(1, BATCHES + 1):
+        dataset.tally["asked"] = delivered
+        next(iterator)
+        window = 0 if mode == "inline" else 4
+        assert sampler.taken == min(window + delivered, BATCHES)
+    assert dataset.tally["excess"] == 0
+    assert dataset.tally["started"] == len(dataset)
 
 
 def test_a_held_iterator_stays_within_the_window() -> None:
