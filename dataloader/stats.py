@@ -161,6 +161,7 @@ class Tally:
 
     __slots__ = (
         "_first",
+        "_following",
         "_iterator",
         "_keep",
         "_run",
@@ -175,6 +176,8 @@ class Tally:
         self.by_worker: list[int] = [0] * workers
         self._run: tuple[IndexFeed, Scope] | None = None
         self._first = 0
+        # Number of the batch after the last row.
+        self._following = 0
         self._keep = records.append
         self._iterator = weakref.ref(iterator)
 
@@ -187,23 +190,29 @@ class Tally:
     def by_consumer(self) -> int:
         """Delivered batches that the consumer loaded."""
         run = self._run
-        if run is None:
-            return self.handed
-        feed, scope = run
-        pending = feed.pending
-        following = scope.task[0] + 1 if pending is None else pending[0]
-        return self.handed + following - self._first
+        return self.handed + (0 if run is None else _following(*run) - self._first)
 
     @property
     def delivered(self) -> int:
         """Batches handed over, with those in whose place an exception was raised."""
         return self.by_consumer + sum(self.by_worker)
 
-    def begin_row(self, feed: IndexFeed, scope: Scope, first: int) -> None:
-        """From now on the consumer loads everything, beginning with batch ``first``."""
+    def begin_epoch(self) -> None:
+        """The numbers of batches begin anew."""
         self.end_row()
-        scope.task = (first - 1, 0, ())
-        self._first = first
+        self._following = 0
+        self.epochs += 1
+
+    def begin_row(self, feed: IndexFeed, scope: Scope, first: int) -> None:
+        """From now on the consumer loads everything.
+
+        Args:
+            feed: where the batches come from.
+            scope: where they are loaded.
+            first: number after that of the last batch that was handed over.
+        """
+        self._first = max(first, self._following)
+        scope.task = (self._first - 1, 0, ())
         self._run = (feed, scope)
 
     def go_on(self, scope: Scope) -> None:
@@ -213,7 +222,10 @@ class Tally:
 
     def end_row(self) -> None:
         """The consumer does not load everything any more."""
-        self.handed, self._run = self.by_consumer, None
+        if self._run is not None:
+            self._following = _following(*self._run)
+            self.handed += self._following - self._first
+            self._run = None
 
     def add(
         self,
@@ -231,6 +243,12 @@ class Tally:
             ready: number of finished batches that waited.
         """
         self._keep((wait_s, fetch_s, collate_s, ready))
+
+
+def _following(feed: IndexFeed, scope: Scope) -> int:
+    """Return the number of the batch that the consumer is to load next."""
+    pending = feed.pending
+    return scope.task[0] + 1 if pending is None else pending[0]
 
 
 class Meter:

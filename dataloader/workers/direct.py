@@ -105,10 +105,10 @@ class DirectIterator(BatchIterator):
                 self._account(error)
             raise
         except NotInWorker:
-            scope.is_active = False
-            return super().__next__()
+            pass  # the long way hands it to a worker
         finally:
             scope.is_active = False
+        return super().__next__()
 
     def _begin(self, plan: EpochPlan) -> None:
         super()._begin(plan)

@@ -107,10 +107,19 @@ class HelpingIterator(DirectIterator):
             return False
         return self._has_modes is None or not self._has_modes()
 
-    def _prepare(self) -> None:
-        """Take a dataset of the consumer's own, as each worker does."""
-        if self._is_prepared:
-            return
+    def _prepare(self) -> bool:
+        """Take a dataset of the consumer's own, as each worker does.
+
+        Returns False if that fails: workers fail too then, and report it.
+        """
+        if not self._is_prepared:
+            try:
+                self._settle()
+            except Exception:
+                self._can_help = False
+        return self._is_prepared
+
+    def _settle(self) -> None:
         plan = self._plan
         replica = self._replica
         if replica is None:
@@ -127,14 +136,16 @@ class HelpingIterator(DirectIterator):
 
     # Inline.
 
-    def _enter_inline(self) -> None:
-        """Load everything here from now on; nothing is outstanding."""
-        self._prepare()
+    def _enter_inline(self) -> bool:
+        """Load everything here from now on, if possible; nothing is outstanding."""
+        if not (self._policy.is_inline and self._may_load() and self._prepare()):
+            return False
         self._is_inline = True
         self._tally.begin_row(self._feed, self._scope, self._delivery.last.number + 1)
         self._go_short(self._policy.untimed())
         if self._plan.pin is None:
             self._feed.short_mark = FORKS.count
+        return True
 
     def _leave_inline(self) -> None:
         self._feed.short_mark = -1
@@ -183,7 +194,7 @@ class HelpingIterator(DirectIterator):
             if not self._claim():
                 break
             self._load_claimed()
-            if self._policy.info_was_asked:
+            if not self._may_load():
                 return self._delivery.head()
             ticket = self._delivery.head()
             if ticket is not None:
@@ -221,7 +232,9 @@ class HelpingIterator(DirectIterator):
         """Load the claimed ticket; what Ctrl-C broke off is loaded by the next call."""
         ticket = self._claimed[0]
         if ticket.result is EMPTY:
-            self._prepare()
+            if not self._prepare():
+                self._give_back()
+                return
             started = self._fetched_at = perf_counter()
             try:
                 result = self._result(ticket)

@@ -81,9 +81,7 @@ class ThreadIterator(HelpingIterator):
         self._epoch = Epoch(plan, self._seats)
         self._delivery = self._epoch.delivery
         self._pool.enter(self._epoch)
-        if self._policy.is_inline and self._may_load():
-            self._enter_inline()
-        else:
+        if not self._enter_inline():
             self._top_up(plan.window)
 
     def restart(self, plan: EpochPlan) -> None:
@@ -167,10 +165,7 @@ class ThreadIterator(HelpingIterator):
 
         Not with a sampler's error that is due, nor after the last batch.
         """
-        if self._is_sealed or not (self._policy.is_inline and self._may_load()):
-            return False
-        self._enter_inline()
-        return True
+        return not self._is_sealed and self._enter_inline()
 
     def _next_ticket(self) -> Ticket:
         """Return the next ticket whose result is there."""
