@@ -125,7 +125,10 @@ class ConcurrentNextError(RuntimeError):
 
 
 class ClosedError(RuntimeError):
-    """Raised by ``next()`` on an iterator whose loader was closed."""
+    """Raised by ``next()`` on an iterator whose loader was closed.
+
+    That is by ``close()``, or because a thread that it needs cannot be started.
+    """
 
     def __init__(
         self,
@@ -135,6 +138,17 @@ class ClosedError(RuntimeError):
         ),
     ) -> None:
         super().__init__(message)
+
+    @classmethod
+    def for_want_of_threads(cls, reason: BaseException) -> Self:
+        """Build the error from the exception that the start of a thread raised."""
+        error = cls(
+            f"the threads of this DataLoader cannot be started: {reason}; lower "
+            "num_workers or items_in_parallel, or raise the limit of threads, and "
+            "call iter() for a new epoch"
+        )
+        error.__cause__ = reason
+        return error
 
 
 class InterruptedSamplerError(RuntimeError):

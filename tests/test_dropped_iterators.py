@@ -250,15 +250,21 @@ def test_threads_live_on_from_epoch_to_epoch() -> None:
     loader = DataLoader(range(6), num_workers=3, collate_fn=list)
     assert worker_threads() == []
     list(loader)
-    first = {thread.ident for thread in worker_threads()}
+    assert wait_until(lambda: len(worker_idents()) == 3)
+    first = worker_idents()
     list(loader)
-    assert {thread.ident for thread in worker_threads()} == first
-    assert len(first) == 3
+    assert worker_idents() == first
+
+
+def worker_idents() -> set[int]:
+    """Return the identifiers of worker threads; one that is only starting has none."""
+    return {t.ident for t in worker_threads() if t.ident is not None}
 
 
 def test_threads_carry_names_that_a_profiler_shows() -> None:
     loader = DataLoader(range(3), num_workers=2, items_in_parallel=2, collate_fn=list)
     list(loader)
+    assert wait_until(lambda: len(worker_threads()) == 4)
     names = sorted(thread.name for thread in worker_threads())
     assert names == [
         "dataloader-0",

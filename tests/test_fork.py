@@ -356,12 +356,12 @@ def test_a_child_has_no_threads_until_it_iterates() -> None:
     def look() -> None:
         assert worker_threads() == []
         list(loader)
-        assert len(worker_threads()) == 2
+        assert wait_until(lambda: len(worker_threads()) == 2)
         loader.close()
         assert wait_until(lambda: not worker_threads())
 
     assert_child(look)
-    assert len(worker_threads()) == 2
+    assert wait_until(lambda: len(worker_threads()) == 2)
 
 
 # A child that ends as programs do, with exit handlers and all.

@@ -42,8 +42,11 @@ class Strike:
             more comes.
 
     Attributes:
+        files: with what the names of the files begin that have such places.
         struck: where it was raised.
     """
+
+    files: tuple[str, ...] = (PACKAGE, __file__)
 
     def __init__(self, *at: int) -> None:
         self.struck: list[str] = []
@@ -74,10 +77,9 @@ class Strike:
         self.struck.append(f"{code.co_name}:{frame.f_lineno} {event} {called}")
         raise KeyboardInterrupt
 
-    @staticmethod
-    def _is_place(frame: FrameType, event: str) -> bool:
+    def _is_place(self, frame: FrameType, event: str) -> bool:
         code = frame.f_code
-        if not code.co_filename.startswith((PACKAGE, __file__)) or code in _EXEMPT:
+        if not code.co_filename.startswith(self.files) or code in _EXEMPT:
             return False
         if event == "return" and code.co_name not in CALLED_FROM_C:
             return False
@@ -653,6 +655,30 @@ def run_script(body: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=60,
     )
+
+
+def test_an_interrupt_anywhere_in_the_first_iter_leaves_threading_usable() -> None:
+    # In a process of its own: a lock of `threading` that is left locked stops all.
+    done = run_script(f"""
+        import itertools, sys, threading
+        sys.path.append({str(Path(__file__).parent)!r})
+        from test_interrupts import PAIRS, Strike, begin, make
+        Strike.files += (threading.__file__,)
+        for place in itertools.count():
+            strike = Strike(place)
+            loader = make("sequential", "lanes")
+            begin(loader, strike)
+            seen = []
+            user = threading.Thread(target=seen.extend, args=(loader,), daemon=True)
+            user.start()
+            user.join(30)
+            if seen != PAIRS or not strike.struck:
+                break
+            loader.close()
+        print(seen, strike.struck, place > 10)
+    """)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{PAIRS} [] True\n"
 
 
 @needs_kill

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import MakeLoader, worker_threads
+from conftest import MakeLoader, wait_until, worker_threads
 
 from dataloader import (
     BatchSampler,
@@ -236,7 +236,7 @@ def test_items_in_parallel_and_seed_may_be_re_assigned() -> None:
     loader.items_in_parallel = 3
     expected = [[0, 1, 4, 9, 16], [25, 36, 49, 64, 81]]
     assert list(loader) == expected
-    assert len(worker_threads()) == 3
+    assert wait_until(lambda: len(worker_threads()) == 3)
     loader.items_in_parallel = 1
     loader.num_workers = 1
     assert list(loader) == expected

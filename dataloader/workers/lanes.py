@@ -290,15 +290,13 @@ class Lanes:
         self._lanes = [_Lane(number) for number in range(count)]
 
     def start(self, start: Callable[[int, Callable[[], None]], None]) -> None:
-        """Start the threads that are missing.
+        """Start the threads.
 
         Args:
             start: starts a thread; called with the lane's number and main function.
         """
         for lane in self._lanes:
-            if not lane.is_started:
-                start(lane.number, lane.run)
-                lane.is_started = True
+            start(lane.number, lane.run)
 
     def offer(self, job: _Job, count: int) -> None:
         """Offer a job to ``count`` lanes, or to all if there are fewer."""
@@ -316,7 +314,6 @@ class _Lane:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.is_started = False
         # Only the newest job is of interest: its predecessors are over.
         self._offers: deque[_Job] = deque(maxlen=1)
         self._sleeper = Sleeper()

@@ -14,10 +14,10 @@ inside samples of other epochs that take long, `reinforce` gives it threads of i
 until it is over: two live iterators never block each other, nor does one that was
 abandoned.
 
-Guards: `_guard` guards the starting of threads, and with it `_workers` and `_extra`;
-they are read without it. `_epochs` is a dictionary and `sleeping` a deque, whose single
-operations are atomic. An epoch's queues are deques too; `over` and `is_closing` are set
-once.
+Guards: threads are started by `_starter`, one call at a time, which alone changes
+`_workers` and `_extra`; they are read by all. A worker is in them before it runs.
+`_epochs` is a dictionary and `sleeping` a deque, whose single operations are atomic. An
+epoch's queues are deques too; `over` and `is_closing` are set once.
 
 Shutdown: `close` says so to all epochs, wakes all threads and waits a bounded time for
 them. Threads are daemons: one that is stuck in a sample does not hold up the
@@ -38,10 +38,9 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
-from dataloader._guard import FORKS, Guard
-from dataloader.errors import WorkerDiedError
+from dataloader._guard import FORKS
+from dataloader.errors import ClosedError, WorkerDiedError
 from dataloader.workers.base import EMPTY, EpochPlan, Failure
 from dataloader.workers.lanes import Lanes
 from dataloader.workers.policy import (
@@ -54,17 +53,12 @@ from dataloader.workers.policy import (
 from dataloader.workers.reorder import Arrivals, Delivery, InOrder, Ticket
 from dataloader.workers.seat import Seat
 from dataloader.workers.sleeper import Sleeper
+from dataloader.workers.starting import Starter, start_thread
 
 __all__ = ["Epoch", "Pool", "Worker"]
 
-STACK_BYTES = 8 << 20
-"""A worker's stack: a main thread's usual size, for recursion as deep."""
-
 JOIN_S = 0.5
 """Longest that closing a loader waits for its threads, all together."""
-
-# The size of stacks is one number for the whole process.
-_STACK_GUARD = Guard()
 
 
 class Epoch:
@@ -203,7 +197,10 @@ class Worker:
         self._pool = pool
         self._only = only
         self.thread: threading.Thread | None = None
-        self.thread = start_thread(self._run, f"dataloader-{index}")
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread = start_thread(self._run, f"dataloader-{self.index}")
 
     @property
     def name(self) -> str:
@@ -307,29 +304,54 @@ class Pool:
         self.is_closing: bool = False
         # What wakes each worker that sleeps, the last to lie down at the end.
         self.sleeping: deque[Callable[[], None]] = deque()
-        self._lane_count = lanes
-        self._guard = Guard()
+        self._starter = Starter(self._fail)
+        self._is_started = False
         # A dictionary, whose single operations are atomic, and no lock: `leave` may be
         # called by the garbage collector in a thread that holds one.
         self._epochs: dict[int, weakref.ref[Epoch]] = {}
         self._numbers = itertools.count()
-        self._workers: list[Worker] = []
+        # All that there will be, so that who wakes them misses none that starts later.
+        self._workers = [
+            Worker(self, index, Lanes(lanes) if lanes else None)
+            for index in range(size)
+        ]
         self._extra: list[Worker] = []
-        self._lanes: list[Lanes] = []
         self._lane_threads: list[threading.Thread] = []
+        self._failure: BaseException | None = None
 
     def start(self) -> None:
-        """Start the threads that are missing: all, or those that failed to before."""
-        if len(self._workers) < self.size:
-            self._guard.run(self._start)
+        """Start the threads, in the background; nothing if that was done before."""
+        if not self._is_started:
+            atexit.unregister(self.close)
+            atexit.register(self.close)
+            self._starter.call(self._start)
+            # If Ctrl-C comes before this, the next call starts what is missing.
+            self._is_started = True
 
     def _start(self) -> None:
-        atexit.unregister(self.close)
-        atexit.register(self.close)
-        while len(self._workers) < self.size and not self.is_closing:
-            index = len(self._workers)
-            lanes = self._make_lanes(index)
-            self._workers.append(Worker(self, index, lanes))
+        for worker in self._workers:
+            if worker.thread is None and not self.is_closing:
+                self._start_lanes(worker)
+                worker.start()
+
+    def _start_lanes(self, worker: Worker) -> None:
+        def start(number: int, run: Callable[[], None]) -> None:
+            name = f"dataloader-{worker.index}.{number + 1}"
+            self._lane_threads.append(start_thread(run, name))
+
+        if worker.lanes is not None:
+            worker.lanes.start(start)
+
+    def _fail(self, error: BaseException) -> None:
+        """End all epochs, since a thread cannot be started."""
+        self._failure = error
+        self.close(0)
+
+    def closed_error(self) -> ClosedError:
+        """Return the error of an epoch that its consumer did not end."""
+        if self._failure is None:
+            return ClosedError()
+        return ClosedError.for_want_of_threads(self._failure)
 
     @property
     def epochs(self) -> list[weakref.ref[Epoch]]:
@@ -414,12 +436,13 @@ class Pool:
             seat.reclaim()
         if due is not None:
             self._replace_lost(epoch, due)
-        self._guard.run(self._revive)
+        if not all(worker.is_alive() for worker in self._workers):
+            self._starter.call(self._revive)
         if due is None or due.worker is None:
             self.wake_all()
             if is_starving:
                 wanted = epoch.absent() if due is None else _lanes_of(due, self.size)
-                self._guard.run(self._reinforce, epoch, wanted)
+                self._starter.call(self._reinforce, epoch, wanted)
 
     def _replace_lost(self, epoch: Epoch, due: Ticket) -> None:
         """Put an error in the place of a batch that died with its worker."""
@@ -433,6 +456,7 @@ class Pool:
         for index, worker in enumerate(self._workers):
             if not worker.is_alive() and not self.is_closing:
                 self._workers[index] = Worker(self, index, worker.lanes)
+                self._workers[index].start()
 
     def _reinforce(self, epoch: Epoch, wanted: Iterable[int]) -> None:
         """Give an epoch threads of its own for the seats on which nobody sits.
@@ -448,20 +472,7 @@ class Pool:
                 worker = Worker(self, index, None, weakref.ref(epoch))
                 self._extra.append(worker)
                 epoch.reinforcements.append(worker)
-
-    def _make_lanes(self, index: int) -> Lanes | None:
-        if self._lane_count == 0:
-            return None
-
-        def start(number: int, run: Callable[[], None]) -> None:
-            name = f"dataloader-{index}.{number + 1}"
-            self._lane_threads.append(start_thread(run, name))
-
-        # Kept before its threads start, so that none is left without an end.
-        while len(self._lanes) <= index:
-            self._lanes.append(Lanes(self._lane_count))
-        self._lanes[index].start(start)
-        return self._lanes[index]
+                worker.start()
 
     def close(self, join_s: float = JOIN_S) -> None:
         """End all epochs and threads, and wait for them at most ``join_s`` in all."""
@@ -473,49 +484,22 @@ class Pool:
             if epoch is not None:
                 epoch.end()
         self.wake_all()
-        # Also one that was started a moment ago and is in no list yet.
-        for _ in range(len(self.sleeping)):
-            self._wake_one()
-        workers = [*self._workers, *self._extra]
-        for lanes in list(self._lanes):
-            lanes.close()
+        for worker in self._workers:
+            if worker.lanes is not None:
+                worker.lanes.close()
         atexit.unregister(self.close)
-        threads = [w.thread for w in workers if w.thread is not None]
-        _join([*threads, *self._lane_threads], join_s)
+        if join_s > 0:
+            self._join(time.monotonic() + join_s)
+
+    def _join(self, deadline: float) -> None:
+        self._starter.wait(deadline)
+        workers = [w.thread for w in [*self._workers, *self._extra]]
+        for thread in [*workers, *self._lane_threads]:
+            if thread is not None and thread is not threading.current_thread():
+                # The interpreter may be past the point where threads can be joined.
+                with contextlib.suppress(RuntimeError):
+                    thread.join(max(deadline - time.monotonic(), 0))
 
 
 def _lanes_of(ticket: Ticket, size: int) -> Iterable[int]:
     return range(size) if ticket.lane is None else (ticket.lane,)
-
-
-def _join(threads: Iterable[threading.Thread], timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    for thread in threads:
-        if thread is not threading.current_thread():
-            # The interpreter may be past the point where threads can be joined.
-            with contextlib.suppress(RuntimeError):
-                thread.join(max(deadline - time.monotonic(), 0))
-
-
-def start_thread(run: Callable[[], None], name: str) -> threading.Thread:
-    """Start a daemon thread with a main thread's stack and an empty context.
-
-    Args:
-        run: the thread's main function.
-        name: shown by debuggers and profilers.
-    """
-    options: dict[str, Any] = {}
-    if sys.version_info >= (3, 14):
-        # Else a free-threaded build keeps the starter's context alive in the thread.
-        options["context"] = contextvars.Context()
-    thread = threading.Thread(target=run, name=name, daemon=True, **options)
-    _STACK_GUARD.run(_start_with_stack, thread)
-    return thread
-
-
-def _start_with_stack(thread: threading.Thread) -> None:
-    before = threading.stack_size(STACK_BYTES)
-    try:
-        thread.start()
-    finally:
-        threading.stack_size(before)

@@ -25,7 +25,6 @@ from typing import Any, NoReturn
 from dataloader._guard import FORKS
 from dataloader._torch import install_worker_hooks
 from dataloader.errors import (
-    ClosedError,
     ConcurrentNextError,
     ForkedIteratorError,
     WorkerTimeoutError,
@@ -110,7 +109,7 @@ class ThreadIterator(HelpingIterator):
             raise StopIteration
         if self._epoch.over:
             self.end()
-            raise ClosedError
+            raise self._pool.closed_error()
         if self._is_inline:
             if self._may_load():
                 return self._load_inline()
@@ -229,7 +228,7 @@ class ThreadIterator(HelpingIterator):
             if ticket is not None:
                 return ticket
             if self._epoch.over:
-                raise ClosedError
+                raise self._pool.closed_error()
             due = self._delivery.due()
             if timeout_s > 0 and time.monotonic() - started >= timeout_s:
                 text = watchdog.report(due)
