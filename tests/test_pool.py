@@ -287,7 +287,9 @@ def test_a_reinforcement_that_died_is_replaced(
 
     monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
     monkeypatch.setattr(Seat, "load", die_first)
-    loader = DataLoader(dataset, num_workers=1, collate_fn=list, replicate="none")
+    loader = DataLoader(
+        dataset, num_workers=1, collate_fn=list, replicate="none", help=False
+    )
     stuck = iter(loader)
     assert entered.wait(60)
     dataset.is_open = True
@@ -412,7 +414,9 @@ def test_garbage_may_be_collected_in_a_thread_that_is_being_started(
     entered = threading.Event()
     collected = threading.Event()
     dataset = Gated()
-    loader = DataLoader(dataset, num_workers=1, collate_fn=list, replicate="none")
+    loader = DataLoader(
+        dataset, num_workers=1, collate_fn=list, replicate="none", help=False
+    )
     garbage: list[Any] = [iter(loader)]
     garbage.append(garbage)
     dataset.is_open = False

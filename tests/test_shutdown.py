@@ -270,8 +270,8 @@ class Gated:
     ids=["thread", "unordered", "persistent", "lanes", "inline-lanes"],
 )
 def with_threads(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Options of loaders that have threads."""
-    return dict(request.param)
+    """Options of loaders whose samples are all loaded by threads."""
+    return {**request.param, "help": False}
 
 
 def started(function: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:

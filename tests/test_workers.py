@@ -293,8 +293,12 @@ def test_workers_see_the_context_of_the_thread_that_called_iter(
     assert {value for batch in loader for value in batch} == {"none"}
 
 
+# What the consumer loads inline is loaded in its own context, as without workers.
+
+
 def test_the_context_is_that_of_iter_and_not_of_next(workers: dict[str, Any]) -> None:
-    loader = DataLoader(Calls(flavour.get, 30), collate_fn=list, **workers)
+    options = {**workers, "help": False}
+    loader = DataLoader(Calls(flavour.get, 30), collate_fn=list, **options)
     iterator = iter(loader)
     token = flavour.set("late")
     try:
@@ -309,7 +313,8 @@ def test_a_change_in_a_worker_stays_there(workers: dict[str, Any]) -> None:
         flavour.set("changed")
         return before
 
-    loader = DataLoader(Calls(change, 40), collate_fn=list, **workers)
+    options = {**workers, "help": False}
+    loader = DataLoader(Calls(change, 40), collate_fn=list, **options)
     for _ in range(2):
         values = flat(loader)
         assert flavour.get() == "none"
