@@ -323,5 +323,5 @@ def test_close_wakes_a_next_that_waits(gate: threading.Event) -> None:
 def test_with_closes_the_loader() -> None:
     with DataLoader(range(4), num_workers=2, collate_fn=list) as loader:
         assert list(loader) == [[0], [1], [2], [3]]
-        assert worker_threads()
+        assert wait_until(lambda: len(worker_threads()) == 2)
     assert worker_threads() == []

@@ -257,6 +257,9 @@ def test_exceptions_from_outside_do_not_stop_the_epochs(
         striker.join()
     # An exception may still be on its way to a thread.
     assert wait_until(lambda: consume(iter(loader)) == (expected, []))
+    loader.close()
+    # Before threads that die are reported again.
+    assert wait_until(lambda: gc.collect() >= 0 and not worker_threads())
 
 
 def test_a_reinforcement_that_died_is_replaced(
