@@ -629,7 +629,7 @@ def test_an_interrupt_ends_a_wait_and_the_batch_comes_later(
             assert gate.wait(60)
             return index
 
-    loader = DataLoader(Gated(), 2, collate_fn=list, **more)
+    loader = DataLoader(Gated(), 2, collate_fn=list, help=False, **more)
     iterator = iter(loader)
     for _ in range(3):
         killer = interrupter()
