@@ -69,6 +69,7 @@ def test_every_option_is_an_attribute_under_its_name() -> None:
         "replicate": "none",
         "worker_method": "thread",
         "executor": None,
+        "help": False,
         "pin_memory_device": "",
     }
     loader = DataLoader(**values)
@@ -86,6 +87,7 @@ def test_defaults() -> None:
     assert found == {
         "batch_size": 1,
         "num_workers": 0,
+        "help": True,
         "collate_fn": default_collate,
         "pin_memory": False,
         "drop_last": False,
