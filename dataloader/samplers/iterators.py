@@ -34,6 +34,7 @@ __all__ = [
     "RangeIterator",
     "RoundsIterator",
     "is_complete",
+    "is_settled",
     "survives_interrupt",
 ]
 
@@ -58,10 +59,12 @@ class IndexIterator(Iterator[T_co]):
     Attributes:
         survives_interrupt: after a ``KeyboardInterrupt`` the same call can be made
             again and nothing is lost.
+        is_settled: the order is settled with its first index, see `is_settled`.
     """
 
     __slots__ = ()
     survives_interrupt = True
+    is_settled = False
 
     @abstractmethod
     def take(self, n: int) -> list[T_co]:
@@ -80,6 +83,7 @@ class RangeIterator(IndexIterator[int]):
     """
 
     __slots__ = ("_position", "_stop")
+    is_settled = True
 
     def __init__(self, stop: int) -> None:
         self._position = 0
@@ -175,6 +179,7 @@ class OrderIterator(_BlockIterator[T_co], Generic[T_co, Drawn]):
     """
 
     __slots__ = ("_draw", "_drawn", "_slice")
+    is_settled = True
 
     def __init__(
         self,
@@ -263,6 +268,7 @@ class PulledIterator(IndexIterator[T_co]):
         "_ended",
         "_given",
         "_is_mortal",
+        "_is_settled",
         "_pending",
         "_pulled",
         "_sampler",
@@ -279,6 +285,12 @@ class PulledIterator(IndexIterator[T_co]):
         self._suspect = False
         # Settled here: after an interrupt there must be no call before it is noted.
         self._is_mortal = not survives_interrupt(source)
+        self._is_settled = is_settled(source)
+
+    @property
+    def is_settled(self) -> bool:  # type: ignore[override]
+        """Whether the source's order is settled."""
+        return self._is_settled
 
     def __next__(self) -> T_co:
         taken = self._pull(1)
@@ -339,6 +351,17 @@ def survives_interrupt(iterator: object) -> bool:
     return isinstance(getattr(type(iterator), "__next__", None), FunctionType)
 
 
+def is_settled(iterator: object) -> bool:
+    """Return whether the order of ``iterator`` is settled with its first index.
+
+    Then nobody can tell when the rest is asked for. Else it may draw from a generator,
+    or do something else that can be noticed, at every step.
+    """
+    if type(iterator) in _OF_CONTAINERS:
+        return True
+    return isinstance(iterator, (IndexIterator, BatchIterator)) and iterator.is_settled
+
+
 def is_complete(sampler: object, count: int) -> bool:
     """Return whether ``count`` is all that a sampler yields, False if unknown."""
     try:
@@ -364,7 +387,14 @@ class BatchIterator(Iterator[list[T]]):
         sampler: what the source came from.
     """
 
-    __slots__ = ("_batch_size", "_drop_last", "_ready", "_request", "_take")
+    __slots__ = (
+        "_batch_size",
+        "_drop_last",
+        "_ready",
+        "_request",
+        "_take",
+        "is_settled",
+    )
     survives_interrupt = True
 
     def __init__(
@@ -377,6 +407,7 @@ class BatchIterator(Iterator[list[T]]):
         if not isinstance(source, IndexIterator):
             source = PulledIterator(source, sampler)
         self._take = source.take
+        self.is_settled: bool = source.is_settled
         self._request = ((batch_size,),)
         self._batch_size = batch_size
         self._drop_last = drop_last

@@ -2,8 +2,9 @@
 
 Ctrl-C raises KeyboardInterrupt between two steps of the main thread, in particular
 after a call returned and before its result is stored. What the feed has taken from the
-sampler is therefore stored by statements that hold no call, and stays *pending* until
-the one who asked for it commits it by setting `pending` to None, also without a call.
+sampler is therefore stored by statements that hold no call, and stays *pending* in the
+feed's `Slot` until the one who asked for it commits it by setting `pending` to None,
+also without a call.
 
 Guards: everything here belongs to the thread inside the iterator's ``next()``.
 """
@@ -16,14 +17,31 @@ from typing import Any
 
 from dataloader.errors import InterruptedSamplerError
 from dataloader.samplers import BatchSampler, SequentialSampler
-from dataloader.samplers.iterators import is_complete, survives_interrupt
+from dataloader.samplers.iterators import is_complete, is_settled, survives_interrupt
 from dataloader.worker_info import Task
 
-__all__ = ["IndexFeed"]
+__all__ = ["IndexFeed", "Slot"]
 
 
 class _Nothing:
     """The absence of something taken from the sampler."""
+
+
+class Slot:
+    """What was taken from a feed last, without the feed and its sampler.
+
+    Attributes:
+        pending: the task that is not committed yet, None if there is none. Whoever
+            takes it over sets this to None.
+        short_mark: the short way through ``next()`` is open (see `direct`) while this
+            is the number of forks so far; -1 never.
+    """
+
+    __slots__ = ("pending", "short_mark")
+
+    def __init__(self) -> None:
+        self.pending: Task | None = None
+        self.short_mark: int = -1
 
 
 class IndexFeed:
@@ -36,17 +54,21 @@ class IndexFeed:
 
     Attributes:
         tasks: the iterator over the epoch's tasks.
-        pending: the task that was taken from it last and is not committed. Whoever
-            takes it over sets this to None.
-        short_mark: the short way through ``next()`` is open (see `direct`) while this
-            is the number of forks so far; -1 never.
+        slot: the task that was taken from it last and is not committed.
+        is_settled: nobody can tell when tasks after the first one are asked for.
     """
 
     def __init__(self, sampler: Iterable[Any], batched: bool) -> None:
         self._sampler = sampler
-        self.tasks: Iterator[Task] = _sequential(sampler) or _Numbered(sampler, batched)
-        self.pending: Task | None = None
-        self.short_mark: int = -1
+        self.tasks: Iterator[Task]
+        self.is_settled: bool
+        tasks = _sequential(sampler)
+        if tasks is not None:
+            self.tasks, self.is_settled = tasks, True
+        else:
+            self.tasks = numbered = _Numbered(sampler, batched)
+            self.is_settled = numbered.is_settled
+        self.slot = Slot()
 
     def __len__(self) -> int:
         if isinstance(self._sampler, Sized):
@@ -64,14 +86,15 @@ class IndexFeed:
             InterruptedSamplerError: Ctrl-C ended the sampler before its time.
             Exception: whatever the sampler raises; asking again asks it again.
         """
-        if self.pending is None:
+        slot = self.slot
+        if slot.pending is None:
             # A for statement stores what it gets without a step in between.
-            for self.pending in self.tasks:  # noqa: B020
+            for slot.pending in self.tasks:
                 break
             else:
                 raise StopIteration
-        assert self.pending is not None
-        return self.pending
+        assert slot.pending is not None
+        return slot.pending
 
 
 class _Numbered(Iterator[Task]):
@@ -91,6 +114,7 @@ class _Numbered(Iterator[Task]):
         self._ended = False
         # Settled here: after an interrupt there must be no call before it is noted.
         self._is_mortal = not survives_interrupt(iterator)
+        self.is_settled: bool = is_settled(iterator)
         self._partial: list[Any] = []
         # A batch that is a generator was ended by an interrupt.
         self._is_cut = False

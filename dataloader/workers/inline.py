@@ -24,10 +24,10 @@ class InlineIterator(DirectIterator):
     def _begin(self, plan: EpochPlan) -> None:
         super()._begin(plan)
         self._collate_fn = plan.collate_fn
-        self._tally.begin_row(plan.feed, self._scope, 0)
+        self._tally.begin_row(self._slot, self._scope, 0)
         # Whatever needs more than fetching takes the way that looks after it.
         if plan.pin is None and plan.len_called is None:
-            plan.feed.short_mark = FORKS.count
+            self._slot.short_mark = FORKS.count
         self._probe = self._is_traced
         if plan.iterable:
             self._source = Stream(plan.dataset, plan.auto_collation, plan.drop_last)
@@ -44,7 +44,7 @@ class InlineIterator(DirectIterator):
         self._go_short(min(int(_UNTIMED_S / self._cost_s), _MOST_UNTIMED))
         # No call from here on, see `DirectIterator.__next__`.
         self._made = EMPTY
-        self._feed.pending = None
+        self._slot.pending = None
         self._yielded += 1
         return batch
 

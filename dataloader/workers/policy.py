@@ -158,17 +158,25 @@ class Policy:
         return True
 
 
-def mode_probe() -> Callable[[], bool] | None:
+def mode_probe(
+    is_traced: Callable[[], bool] | None = None,
+) -> Callable[[], bool] | None:
     """Return what tells whether a mode of torch is active in the calling thread.
 
     What is loaded under ``no_grad``, ``inference_mode``, autocast, a default device or
-    another function mode would differ from what a worker loads, and inside a profiler
-    each ``next()`` is a range of its own. None while torch is not loaded.
+    another function mode would differ from what a worker loads. None while torch is not
+    loaded.
+
+    Args:
+        is_traced: asked as well, where each ``next()`` has to be a range of its own in
+            torch's profiler.
     """
     torch = loaded_torch()
     if torch is None:
         return None
-    no_less: Callable[[], int] = lambda: 0  # noqa: E731
+    # Calling int() is the quickest way to zero.
+    no_less: Callable[[], int] = int
+    traced = no_less if is_traced is None else is_traced
     grad = torch.is_grad_enabled
     inference = torch.is_inference_mode_enabled
     inner = torch._C
@@ -178,7 +186,12 @@ def mode_probe() -> Callable[[], bool] | None:
 
     def probe() -> bool:
         return bool(
-            not grad() or inference() or autocast() or functions() or dispatch()
+            not grad()
+            or inference()
+            or autocast()
+            or functions()
+            or dispatch()
+            or traced()
         )
 
     return probe

@@ -147,7 +147,7 @@ class Epoch:
         """Let the workers turn away from it; what they still load is dropped."""
         self.over = True
         # The consumer may be on the short way, where it does not look for `over`.
-        self.plan.feed.short_mark = -1
+        self.plan.feed.slot.short_mark = -1
         for queue in self.queues:
             queue.clear()
         self.delivery.wake()
