@@ -1,0 +1,177 @@
+"""Reference counts of what all threads read: what `share` gains, and on what.
+
+TABLE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks import bench_workloads
+from benchmarks.harness import Child, Row, ratio, run_in_turn, write_json
+from benchmarks.workloads import BATCH_SIZE, VOCABULARY, WORDS, WORKLOADS
+from dataloader import share
+from dataloader.fetch import fetch_items
+from dataloader.worker_info import Scope
+
+MODULE = "benchmarks.bench_sharing"
+MODES = ("shared", "interned", "deferred", "share", "immortal", "per-thread")
+LOADED = ("python_cpu", "python_cpu_share", "python_cpu_local")
+
+
+class Samples:
+    """Rows of a text and a weight in a list, each read and used."""
+
+    length = 4096
+
+    def __init__(self) -> None:
+        self.data = [(f"sample {i}", i / 7) for i in range(self.length)]
+
+    def __getitem__(self, index: int) -> float:
+        text, weight = self.data[index]
+        return len(text) * weight
+
+
+def make_tokens(mode: str) -> Any:
+    """Return the dataset of python_cpu, its tables prepared as ``mode`` says."""
+    if mode == "per-thread":
+        return WORKLOADS["python_cpu_local"]()
+    if mode == "interned":
+        WORDS[:] = map(sys.intern, WORDS)
+        table = {sys.intern(word): number for word, number in VOCABULARY.items()}
+        VOCABULARY.clear()
+        VOCABULARY.update(table)
+    else:
+        apply([WORDS, VOCABULARY], mode)
+    return WORKLOADS["python_cpu"]()
+
+
+def make_samples(mode: str) -> Any:
+    """Return a list of samples, prepared as ``mode`` says."""
+    dataset = Samples()
+    if mode == "interned":
+        dataset.data = [(sys.intern(text), weight) for text, weight in dataset.data]
+    else:
+        apply(dataset, mode)
+    return dataset
+
+
+def apply(obj: Any, mode: str) -> None:
+    """Apply `share` with the options that a mode stands for."""
+    if mode == "deferred":
+        share(obj, strings=False)
+    elif mode in ("share", "immortal"):
+        share(obj, immortal=mode == "immortal")
+
+
+BODIES = {"tokens": make_tokens, "samples": make_samples}
+REPEATS = {"tokens": 4, "samples": 1000}
+
+
+def run_threads(make: Any, threads: int, repeats: int) -> float:
+    """Let threads fetch all batches between them; return the seconds it took.
+
+    Args:
+        make: called in each thread for the dataset that it reads.
+        threads: how many.
+        repeats: passes over the dataset.
+    """
+    together = threading.Barrier(threads)
+    spans: list[tuple[float, float]] = []
+
+    def work(number: int) -> None:
+        dataset, scope = make(), Scope(0, 0)
+        batches = range(number, dataset.length // BATCH_SIZE, threads)
+        together.wait()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            for batch in batches:
+                indices = range(batch * BATCH_SIZE, (batch + 1) * BATCH_SIZE)
+                fetch_items(dataset, len, (batch, 0, indices), scope)
+        spans.append((start, time.perf_counter()))
+
+    workers = [threading.Thread(target=work, args=(n,)) for n in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return max(end for _, end in spans) - min(start for start, _ in spans)
+
+
+def serve(spec: dict[str, Any]) -> None:
+    """Run one configuration whenever a line comes on standard input."""
+    body, mode, repeats = spec["body"], spec["mode"], REPEATS[spec["body"]]
+    dataset = BODIES[body](mode)
+    is_own = mode == "per-thread" and body == "samples"
+    make = Samples if is_own else lambda: dataset
+    for _ in sys.stdin:
+        total_s = run_threads(make, spec["threads"], repeats)
+        items = dataset.length * repeats
+        print(json.dumps({"items": items, "total_s": total_s, "first_s": 0}))
+        sys.stdout.flush()
+
+
+def measure(body: str, threads: list[int], rounds: int) -> list[Row]:
+    """Measure all modes at all numbers of threads, their epochs in turn."""
+    specs = [
+        {"body": body, "mode": mode, "threads": count}
+        for mode in MODES
+        for count in threads
+    ]
+    with ExitStack() as stack:
+        children = [
+            stack.enter_context(Child(MODULE, f"{s['mode']} {s['threads']}", s, {}))
+            for s in specs
+        ]
+        return run_in_turn(children, rounds)
+
+
+def print_table(body: str, threads: list[int], rows: list[Row]) -> None:
+    """Print thousands of items per second, and what the last threads add to one."""
+    by_name = {row.name: row for row in rows}
+    heads = "".join(f"{f'{count} thr':>10}" for count in threads)
+    pair = f"{threads[1]} / {threads[0]}" if len(threads) > 1 else ""
+    print(f"\n{body + ', k items/s':<22}{heads}{pair:>10}")
+    for mode in MODES:
+        found = [by_name[f"{mode} {count}"] for count in threads]
+        speeds = "".join(f"{row.items_per_s / 1e3:>10,.1f}" for row in found)
+        scaling = f"{ratio(found[1], found[0]):>10.2f}" if pair else ""
+        print(f"  {mode:<20}{speeds}{scaling}")
+
+
+def main() -> None:
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--parts", nargs="+", default=[*BODIES, *LOADED])
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2, 4, 8])
+    parser.add_argument("--workers", nargs="+", type=int, default=[2])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    options = parser.parse_args()
+    if options.child:
+        serve(json.loads(options.child))
+        return
+    found: dict[str, list[Row]] = {}
+    for part in options.parts:
+        if part in BODIES:
+            found[part] = measure(part, options.threads, options.rounds)
+            print_table(part, options.threads, found[part])
+        else:
+            found[part] = bench_workloads.measure(
+                part, options.workers, options.rounds, {}
+            )
+            bench_workloads.print_table(part, found[part])
+    if options.json:
+        write_json(options.json, found)
+
+
+if __name__ == "__main__":
+    main()
