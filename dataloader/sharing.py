@@ -57,10 +57,12 @@ def share(obj: T, *, strings: bool = True, immortal: bool = False) -> T:
     it: it changes the containers, and later is too late. Calling it again is harmless,
     and picks up what was added. With the GIL it does nothing.
 
-    What it costs, measured on 3.14: 0.3 us and 24 bytes for a string that is interned
-    and 0.4 us for a container that is deferred. Interned strings are never freed, and
-    an object with a deferred count is freed by the garbage collector alone, some time
-    after its last use or at ``gc.collect()``. Share what lives as long as the training.
+    What it costs, measured on 3.14 with 10**6 of each: half a microsecond and 25 bytes
+    for a string in a list, 1 to 2 us for a container, tuple or object; a second call
+    takes a fifth of that for strings and as long for the others. Interned strings are
+    never freed, and an object with a deferred count is freed by the garbage collector
+    alone, some time after its last use or at ``gc.collect()``. Share what lives as long
+    as the training.
 
     Args:
         obj: a container or an object; anything else is returned as it is.
