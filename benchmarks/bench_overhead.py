@@ -1,6 +1,25 @@
 """What the loader itself costs a batch, over batches of any size and cost.
 
-TABLE
+    scripts/bench overhead [--quick]           # or, in an environment that has both:
+    python -X gil=0 -m benchmarks.bench_overhead --part drain --json out.json
+
+Parts: `sizes` has batches that cost nothing, of 1 to 512 samples; `drain`, `50us` and
+`1ms` go over the cost of a batch, for a consumer that only drains and for two that work
+so long on each. `stats` is what statistics cost; `first`, `new` and `iter` time the
+first batch of an epoch, that of a new loader, and ``iter()`` alone. Parts that are
+measured one by one come together in one file of JSON.
+
+How it is measured. A sample costs loops of pure Python that touch nothing of another
+thread's; how many, is found once in a run (`benchmarks.costly`). Each loader has a
+process of its own, epochs take about 0.15 s and turns. A column is the median over the
+rounds, in microseconds a batch. "worth" is ours with workers against the better of ours
+without and dataloader-rs with as many, each the median of the ratios within a round; it
+should not fall below 0.95 for a consumer that drains, nor below 0.85, from 10 us on
+0.95, for one that works. For `stats`, each process runs its epochs with and without
+what is done for ``loader.stats()`` alone; the figure is what that adds.
+
+torch is not loaded in these processes. Where it is, a consumer that may load batches
+also asks before each of them whether one of torch's modes is active.
 """
 
 from __future__ import annotations
