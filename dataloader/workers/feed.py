@@ -68,7 +68,7 @@ class IndexFeed:
         else:
             self.tasks = numbered = _Numbered(sampler, batched)
             self.is_settled = numbered.is_settled
-        self.slot = Slot()
+        self.slot: Slot = Slot()
 
     def __len__(self) -> int:
         if isinstance(self._sampler, Sized):

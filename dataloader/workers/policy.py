@@ -88,10 +88,10 @@ class Policy:
     """
 
     def __init__(self) -> None:
-        self.cost_s = float("inf")
-        self.is_inline = False
-        self.info_was_asked = False
-        self.cores = _cores()
+        self.cost_s: float = float("inf")
+        self.is_inline: bool = False
+        self.info_was_asked: bool = False
+        self.cores: int = _cores()
         # Handing over costs more where the interpreter is slower or threads take turns.
         factor = 1.0
         if is_gil_enabled():

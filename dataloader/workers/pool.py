@@ -297,7 +297,7 @@ class Pool:
         # The right to spin: whoever deletes the key has it.
         self.spinner: dict[int, None] = {0: None}
         # Where threads take turns, spinning keeps the others from theirs.
-        self.may_spin = not is_gil_enabled()
+        self.may_spin: bool = not is_gil_enabled()
         self.fork_mark: int = FORKS.count
         # Kept for `close`, which a finaliser may call when the modules' names are gone.
         self._is_finalizing = sys.is_finalizing
