@@ -82,7 +82,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import bench_workloads
-from benchmarks.harness import Child, Row, ratio, run_in_turn, write_json
+from benchmarks.harness import (
+    Child,
+    Epoch,
+    Row,
+    answer,
+    ratio,
+    run_in_turn,
+    write_json,
+)
 from benchmarks.workloads import BATCH_SIZE, VOCABULARY, WORDS, WORKLOADS
 from dataloader import share
 from dataloader.fetch import fetch_items
@@ -173,16 +181,13 @@ def run_threads(make: Any, threads: int, repeats: int) -> float:
 
 
 def serve(spec: dict[str, Any]) -> None:
-    """Run one configuration whenever a line comes on standard input."""
+    """Run epochs of one configuration: one for each line on standard input."""
     body, mode, repeats = spec["body"], spec["mode"], REPEATS[spec["body"]]
     dataset = BODIES[body](mode)
     is_own = mode == "per-thread" and body == "samples"
     make = Samples if is_own else lambda: dataset
-    for _ in sys.stdin:
-        total_s = run_threads(make, spec["threads"], repeats)
-        items = dataset.length * repeats
-        print(json.dumps({"items": items, "total_s": total_s, "first_s": 0}))
-        sys.stdout.flush()
+    items = dataset.length * repeats
+    answer(lambda _: Epoch(items, run_threads(make, spec["threads"], repeats), 0))
 
 
 def measure(body: str, threads: list[int], rounds: int) -> list[Row]:

@@ -8,12 +8,9 @@ from dataloader._guard import FORKS
 from dataloader.fetch import Stream, choose_fetch, fetch_stream
 from dataloader.workers.base import EMPTY, BatchIterator, EpochPlan
 from dataloader.workers.direct import DirectIterator
+from dataloader.workers.policy import untimed
 
 __all__ = ["InlineBackend", "InlineIterator"]
-
-_MOST_UNTIMED = 64
-_UNTIMED_S = 100e-6
-"""One batch in about this much work is timed, so that timing costs a percent of it."""
 
 
 class InlineIterator(DirectIterator):
@@ -41,7 +38,7 @@ class InlineIterator(DirectIterator):
         batch = self._load_pending()
         if self._plan.iterable:
             self._warn_if_longer()
-        self._go_short(min(int(_UNTIMED_S / self._cost_s), _MOST_UNTIMED))
+        self._go_short(untimed(self._cost_s))
         # No call from here on, see `DirectIterator.__next__`.
         self._made = EMPTY
         self._slot.pending = None

@@ -39,6 +39,7 @@ __all__ = [
     "is_gil_enabled",
     "mode_probe",
     "sched_yield",
+    "untimed",
 ]
 
 HELP_BELOW_S = 300e-6
@@ -54,10 +55,9 @@ CHEAP_CHECKS = 3
 
 MOST_UNTIMED = 64
 UNTIMED_S = 100e-6
-"""While inline, one batch in ``min(64, 100 us / cost) + 1`` is timed: often enough to
-notice within a few dozen batches that they have become dear, and seldom enough to cost
-a few percent."""
-
+"""One batch in ``min(64, 100 us / cost) + 1`` that the consumer loads by itself is
+timed: often enough to notice within a few dozen batches that they have become dear, and
+seldom enough to cost a few percent."""
 
 SPINS = 100
 """How often a thread yields its time slice before it goes to sleep."""
@@ -69,6 +69,11 @@ def is_gil_enabled() -> bool:
     """Whether threads take turns in running Python code."""
     probe: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
     return probe()
+
+
+def untimed(cost_s: float) -> int:
+    """Return how many batches of a cost to load before the next one that is timed."""
+    return min(MOST_UNTIMED, int(UNTIMED_S / max(cost_s, 1e-7)))
 
 
 def _cores() -> int:
@@ -139,7 +144,7 @@ class Policy:
 
     def untimed(self) -> int:
         """Return how many batches to load inline before the next one that is timed."""
-        return min(MOST_UNTIMED, int(UNTIMED_S / max(self.cost_s, 1e-7)))
+        return untimed(self.cost_s)
 
     def wants_worker(self, awake: int) -> bool:
         """Whether a new batch is worth waking another worker for.

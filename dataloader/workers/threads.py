@@ -123,7 +123,9 @@ class ThreadIterator(HelpingIterator):
     def _take(self) -> Any:
         """Return the next batch that was handed over."""
         while True:
-            if self._delivery.outstanding == 0 and self._turn_inline():
+            # Not with a sampler's error that is due, nor after the last batch.
+            is_between = self._delivery.outstanding == 0 and not self._is_sealed
+            if is_between and self._enter_inline():
                 return self._load_inline()
             self._wait_s = 0.0
             ticket = self._next_ticket()
@@ -162,13 +164,6 @@ class ThreadIterator(HelpingIterator):
             ready = self._delivery.ready() if self._wait_s == 0 else 0
         fetch_s = ticket.cost_s - ticket.collate_s
         self._tally.add(self._wait_s, fetch_s, ticket.collate_s, ready)
-
-    def _turn_inline(self) -> bool:
-        """Go over to the inline mode if batches are that cheap; nothing is outstanding.
-
-        Not with a sampler's error that is due, nor after the last batch.
-        """
-        return not self._is_sealed and self._enter_inline()
 
     def _next_ticket(self) -> Ticket:
         """Return the next ticket whose result is there."""
