@@ -73,11 +73,14 @@ class Fault:
 
     def arm(self, places: int) -> None:
         """Let so many places pass before the next strike."""
-        self.struck = ""
-        self._left = places
+        with self._lock:
+            self.struck = ""
+            self._left = places
 
     def disarm(self) -> None:
-        self._left = -1
+        # Not while a thread counts down, which would arm it again.
+        with self._lock:
+            self._left = -1
 
     def start_thread(self, start: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``start`` for threads that may be struck."""

@@ -416,8 +416,8 @@ class Pool:
             # Taken off the list and woken within one call of C: if Ctrl-C came in
             # between, the worker would sleep on and nobody would know.
             next(map(operator.call, iter(self.sleeping.pop, None)))
-        except (IndexError, RuntimeError):
-            pass  # nobody sleeps, or whoever did has been woken already
+        except IndexError:
+            pass  # nobody sleeps
 
     def wake_all(self) -> None:
         """Wake every worker, whether it sleeps or is about to."""

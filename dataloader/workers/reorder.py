@@ -109,7 +109,10 @@ class Delivery(Protocol):
         """Forget the ticket that `head` returned."""
 
     def wait(self, timeout_s: float) -> Ticket | None:
-        """Sleep until `head` has something, at most ``timeout_s``."""
+        """Sleep until `head` has something, at most ``timeout_s``.
+
+        May return empty-handed before that, so callers ask again.
+        """
 
     def due(self) -> Ticket:
         """Return the oldest ticket whose result is missing."""
