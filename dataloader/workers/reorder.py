@@ -240,6 +240,9 @@ class Arrivals:
 
     def finish(self, ticket: Ticket, result: Any) -> None:
         """Store the result and wake the consumer if it waits for any."""
+        if ticket.result is not EMPTY:
+            # Of a worker that was taken for dead.
+            return
         ticket.result = result
         self._arrived.append(ticket)
         if self._is_awaited:
