@@ -25,7 +25,7 @@ import pytest
 from conftest import wait_until, worker_threads
 
 import dataloader
-from dataloader import DataLoader, IterableDataset
+from dataloader import DataLoader, IterableDataset, RandomSampler
 from dataloader.errors import InterruptedSamplerError
 
 PACKAGE = str(Path(dataloader.__file__).parent)
@@ -170,6 +170,8 @@ PAIRS = [[0, 1], [2, 3], [4, 5], [6]]
 MAPS: dict[str, dict[str, Any]] = {
     "sequential": {},
     "shuffle": {"shuffle": True, "seed": 5},
+    # In several chunks of tasks.
+    "oversampling": {"sampler": RandomSampler(range(3), num_samples=7, seed=5)},
     "sampler": {"sampler": Sampler()},
     "list-sampler": {"sampler": list(range(7))},
     "batch-sampler": {"batch_size": 1, "batch_sampler": BatchSampler()},
