@@ -56,16 +56,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Child, Row, ratio, run_in_turn, write_json
+from benchmarks.harness import (
+    Child,
+    Row,
+    answer,
+    ratio,
+    run_epoch,
+    run_in_turn,
+    write_json,
+)
+from benchmarks.loaders import LOADERS, dataset_class, is_installed, make_loader
 from benchmarks.workloads import BATCH_SIZE, WORKLOADS, stack_collate, write_files
 
 MODULE = "benchmarks.bench_workloads"
@@ -76,71 +82,31 @@ TUNED = {
 }
 
 
-def make_ours(dataset: Any, workers: int, items: int) -> Any:
-    """Make this package's loader."""
-    from dataloader import DataLoader
-
-    return DataLoader(
-        dataset,
-        BATCH_SIZE,
-        num_workers=workers,
-        items_in_parallel=items,
-        collate_fn=stack_collate,
-    )
-
-
-def make_rs(dataset: Any, workers: int, items: int) -> Any:
-    """Make dataloader-rs's loader; its datasets need a base class."""
-    from dataloader_rs import PyDataloader, PyDataset
-
-    kind = type(dataset)
-    dataset = type(kind.__name__, (kind, PyDataset), {})()
-    return PyDataloader(
-        dataset,
-        BATCH_SIZE,
-        num_workers=workers,
-        items_in_parallel=items,
-        collate_fn=stack_collate,
-    )
-
-
-def make_torch(dataset: Any, workers: int, items: int) -> Any:
-    """Make torch's loader, with persistent workers and its own collation of arrays."""
-    from torch.utils.data import DataLoader
-
-    is_array = type(dataset).__name__ in ("LocalFiles", "ImageAugment")
-    return DataLoader(
-        dataset,
-        BATCH_SIZE,
-        num_workers=workers * items,
-        persistent_workers=workers > 0,
-        collate_fn=None if is_array else stack_collate,
-    )
-
-
-LOADERS = {"ours": make_ours, "rs": make_rs, "torch": make_torch}
-NEEDS = {"ours": "dataloader", "rs": "dataloader_rs", "torch": "torch"}
+def count_items(first: Any, rest: Iterable[Any]) -> int:
+    """Take all batches; return the number of their samples."""
+    return len(first) + sum(len(batch) for batch in rest)
 
 
 def serve(spec: dict[str, Any]) -> None:
     """Run epochs of one configuration: one for each line on standard input."""
-    dataset = WORKLOADS[spec["workload"]]()
-    loader = LOADERS[spec["loader"]](dataset, spec["workers"], spec["items"])
-    for _ in sys.stdin:
-        start = time.perf_counter()
-        batches = iter(loader)
-        first = next(batches)
-        first_s = time.perf_counter() - start
-        items = len(first) + sum(len(batch) for batch in batches)
-        total_s = time.perf_counter() - start
-        print(json.dumps({"items": items, "total_s": total_s, "first_s": first_s}))
-        sys.stdout.flush()
+    name, workload = spec["loader"], spec["workload"]
+    is_array = workload in ("local_files", "image_augment")
+    loader = make_loader(
+        name,
+        dataset_class(name, WORKLOADS[workload])(),
+        BATCH_SIZE,
+        # torch stacks arrays in memory that its processes share.
+        None if is_array and name == "torch" else stack_collate,
+        spec["workers"],
+        spec["items"],
+    )
+    answer(lambda _: run_epoch(loader, count_items))
 
 
 def configurations(workload: str, workers: list[int]) -> Iterator[dict[str, Any]]:
     """Yield what is measured on a workload, for the loaders that are installed."""
     for loader in LOADERS:
-        if find_spec(NEEDS[loader]) is None:
+        if not is_installed(loader):
             continue
         for count in (0, *workers):
             yield {"workload": workload, "loader": loader, "workers": count, "items": 1}

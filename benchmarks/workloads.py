@@ -1,4 +1,4 @@
-"""The six datasets that loaders are compared on, and the collate function they share.
+"""The datasets that loaders are compared on, and the collate function they share.
 
 The workloads are those of dataloader-rs 0.2.0's comparison with PyTorch, rebuilt here
 from its description so that figures can be set side by side. Every class is at module
@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["WORKLOADS", "stack_collate", "write_files"]
+__all__ = ["VOCABULARY", "WORDS", "WORKLOADS", "stack_collate", "write_files"]
 
 BATCH_SIZE = 32
 
 _SENTENCE = "the quick brown fox jumps over the lazy dog"
-_WORDS = _SENTENCE.split() * 40
-_VOCABULARY = {word: number for number, word in enumerate(dict.fromkeys(_WORDS))}
+WORDS = _SENTENCE.split() * 40
+VOCABULARY = {word: number for number, word in enumerate(dict.fromkeys(WORDS))}
 _MEAN = np.array([0.485, 0.456, 0.406], np.float32)[:, None, None]
 _STD = np.array([0.229, 0.224, 0.225], np.float32)[:, None, None]
 
@@ -101,7 +101,16 @@ class PythonCpu(InMemory):
     length = 2048
 
     def __getitem__(self, index: int) -> Any:
-        return _tokenise(_WORDS, _VOCABULARY, index)
+        return _tokenise(WORDS, VOCABULARY, index)
+
+
+class PythonCpuShare(PythonCpu):
+    """The same after `share`, which is the process's: other loaders gain by it too."""
+
+    def __init__(self) -> None:
+        from dataloader import share
+
+        share([WORDS, VOCABULARY])
 
 
 class PythonCpuLocal(PythonCpu):
@@ -132,6 +141,7 @@ WORKLOADS: dict[str, type[InMemory]] = {
     "image_augment": ImageAugment,
     "remote": Remote,
     "python_cpu": PythonCpu,
+    "python_cpu_share": PythonCpuShare,
     "python_cpu_local": PythonCpuLocal,
 }
 

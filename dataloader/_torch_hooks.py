@@ -47,7 +47,8 @@ class _Hooks:
 
     def collate(self, original: Callable[..., Any], batch: Any, fn_map: Any) -> Any:
         """Collate tensors without shared memory, which serves processes alone."""
-        if thread_state.masked or worker_info.get_worker_info() is None:
+        # Not asked who loads: the answer would be the same batch for either.
+        if thread_state.masked or not worker_info.is_loading():
             return original(batch, collate_fn_map=fn_map)
         thread_state.masked = True
         try:

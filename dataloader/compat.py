@@ -23,7 +23,7 @@ from dataloader.fetch import Check, require_all
 from dataloader.loader import DataLoader
 from dataloader.samplers import RandomSampler
 from dataloader.workers.base import BatchIterator, EpochPlan
-from dataloader.workers.feed import IndexFeed
+from dataloader.workers.feed import IndexFeed, Slot
 from dataloader.workers.inline import InlineIterator
 from dataloader.workers.threads import ThreadIterator
 
@@ -222,8 +222,8 @@ class _WholeFeed(IndexFeed):
         slices = map(indices.__getitem__, map(slice, starts, stops))
         batches = map(array.tolist, slices)
         self.tasks = zip(itertools.count(), starts, batches, strict=False)
-        self.pending = None
-        self.short_mark = -1
+        self.slot = Slot()
+        self.is_settled = True
         self._length = len(starts)
 
     def __len__(self) -> int:

@@ -4,9 +4,12 @@ Counters are exact; times are kept of the last `MOST_RECORDS` batches that were 
 Without workers, and while the consumer loads cheap batches itself, only one batch in a
 few is timed, so that measuring costs a percent and can always be on.
 
-Guards: a `Tally` is written by the thread inside ``next()`` of its iterator. The deque
-of records is shared by the iterators of a loader; its appends are atomic.
-`Meter._guard` guards the folding of old tallies.
+Guards: a `Tally` is written by the thread inside ``next()`` of its iterator; whoever
+reads it meanwhile may miss the batch that is being handed over. The deque of records is
+shared by the iterators of a loader; its appends are atomic. `Meter._guard` guards the
+list of tallies and the sums, which are replaced and never changed.
+
+Interrupts: counters change by statements without a call, so each batch is counted once.
 """
 
 from __future__ import annotations
@@ -16,13 +19,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dataloader._guard import Guard
 
 if TYPE_CHECKING:
     from dataloader.worker_info import Scope
-    from dataloader.workers.feed import IndexFeed
+    from dataloader.workers.feed import Slot
 
 __all__ = [
     "NOT_COUNTED",
@@ -39,8 +42,6 @@ MOST_RECORDS = 4096
 
 OCCUPANCY_EVERY = 8
 """The finished batches in the window are counted at one batch in so many."""
-
-_FOLD_AT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,37 +148,27 @@ NOT_COUNTED = -1
 class Tally:
     """The counters of one iterator.
 
-    What the consumer loads without handing it over is not counted but read off the
-    numbers of the batches, as counting would be a good part of what the cheapest ones
-    cost: of the batches from `_first` on, all are delivered up to the one that is
-    pending in the feed, or else the one in the scope.
+    What the consumer loads in a *row*, without handing it over, is not counted but read
+    off the numbers of the batches, as counting would be a good part of what the
+    cheapest ones cost: all are delivered up to the one that is pending in the feed's
+    slot, or else the one in the scope.
 
     Attributes:
         epochs: how often it was begun; more than once with persistent workers.
         by_worker: delivered batches by the id of the worker that loaded them.
         handed: delivered batches that the consumer claimed among others, or loaded in a
             row that is over.
+        row: while the consumer loads everything: where the numbers are found, and what
+            to add to the number of the next batch for `by_consumer`.
     """
 
-    __slots__ = (
-        "_first",
-        "_following",
-        "_iterator",
-        "_keep",
-        "_run",
-        "by_worker",
-        "epochs",
-        "handed",
-    )
+    __slots__ = ("_iterator", "_keep", "by_worker", "epochs", "handed", "row")
 
     def __init__(self, iterator: object, workers: int, records: deque[_Record]) -> None:
         self.epochs: int = 0
         self.handed: int = 0
         self.by_worker: list[int] = [0] * workers
-        self._run: tuple[IndexFeed, Scope] | None = None
-        self._first = 0
-        # Number of the batch after the last row.
-        self._following = 0
+        self.row: tuple[Slot, Scope, int] | None = None
         self._keep = records.append
         self._iterator = weakref.ref(iterator)
 
@@ -189,43 +180,22 @@ class Tally:
     @property
     def by_consumer(self) -> int:
         """Delivered batches that the consumer loaded."""
-        run = self._run
-        return self.handed + (0 if run is None else _following(*run) - self._first)
+        row = self.row
+        if row is None:
+            return self.handed
+        slot, scope, offset = row
+        pending = slot.pending
+        return offset + (scope.task[0] + 1 if pending is None else pending[0])
 
     @property
     def delivered(self) -> int:
         """Batches handed over, with those in whose place an exception was raised."""
         return self.by_consumer + sum(self.by_worker)
 
-    def begin_epoch(self) -> None:
-        """The numbers of batches begin anew."""
-        self.end_row()
-        self._following = 0
-        self.epochs += 1
-
-    def begin_row(self, feed: IndexFeed, scope: Scope, first: int) -> None:
-        """From now on the consumer loads everything.
-
-        Args:
-            feed: where the batches come from.
-            scope: where they are loaded.
-            first: number after that of the last batch that was handed over.
-        """
-        self._first = max(first, self._following)
-        scope.task = (self._first - 1, 0, ())
-        self._run = (feed, scope)
-
-    def go_on(self, scope: Scope) -> None:
-        """Take another scope for the same row."""
-        if self._run is not None:
-            self._run = (self._run[0], scope)
-
-    def end_row(self) -> None:
-        """The consumer does not load everything any more."""
-        if self._run is not None:
-            self._following = _following(*self._run)
-            self.handed += self._following - self._first
-            self._run = None
+    def begin_row(self, slot: Slot, scope: Scope, first: int) -> None:
+        """From now on the consumer loads everything, beginning with batch ``first``."""
+        scope.task = (first - 1, 0, ())
+        self.row = (slot, scope, self.handed - first)
 
     def add(
         self,
@@ -245,23 +215,14 @@ class Tally:
         self._keep((wait_s, fetch_s, collate_s, ready))
 
 
-def _following(feed: IndexFeed, scope: Scope) -> int:
-    """Return the number of the batch that the consumer is to load next."""
-    pending = feed.pending
-    return scope.task[0] + 1 if pending is None else pending[0]
-
-
 class Meter:
     """The counters and times of one loader, over all its epochs."""
 
     def __init__(self) -> None:
         self._guard = Guard()
         self._records: deque[_Record] = deque(maxlen=MOST_RECORDS)
-        self._tallies: deque[Tally] = deque()
-        # The sums over iterators that are gone.
-        self._epochs = 0
-        self._by_consumer = 0
-        self._by_worker: list[int] = []
+        self._tallies: list[Tally] = []
+        self._gone = _Sums(0, 0, ())
 
     def open(self, iterator: object, workers: int) -> Tally:
         """Return the tally of a new iterator, which is referred to but weakly.
@@ -271,10 +232,12 @@ class Meter:
             workers: number of its workers.
         """
         tally = Tally(iterator, workers, self._records)
-        self._tallies.append(tally)
-        if len(self._tallies) > _FOLD_AT:
-            self._guard.run(self._fold)
+        self._guard.run(self._add, tally)
         return tally
+
+    def _add(self, tally: Tally) -> None:
+        self._fold()
+        self._tallies = [*self._tallies, tally]
 
     def read(self, window: int) -> LoaderStats:
         """Return the figures of now.
@@ -286,18 +249,16 @@ class Meter:
 
     def _read(self, window: int) -> LoaderStats:
         self._fold()
-        live = self._tallies.copy()
-        by_consumer = self._by_consumer + sum(t.by_consumer for t in live)
-        by_worker = self._by_worker
-        for tally in live:
-            by_worker = _sum(by_worker, tally.by_worker)
+        sums = self._gone
+        for tally in self._tallies:
+            sums = sums.plus(tally)
         # copy() is atomic, iterating while others append is an error.
         records = list(self._records.copy())
         return LoaderStats(
-            epochs=self._epochs + sum(t.epochs for t in live),
-            batches=by_consumer + sum(by_worker),
-            by_consumer=by_consumer,
-            by_worker=tuple(by_worker),
+            epochs=sums.epochs,
+            batches=sums.by_consumer + sum(sums.by_worker),
+            by_consumer=sums.by_consumer,
+            by_worker=sums.by_worker,
             fetch=Timing.of([fetch_s for _, fetch_s, _, _ in records]),
             collate=Timing.of([collate_s for _, _, collate_s, _ in records]),
             wait=Timing.of([wait_s for wait_s, _, _, _ in records]),
@@ -306,19 +267,31 @@ class Meter:
 
     def _fold(self) -> None:
         """Add up what iterators that are gone have counted."""
-        for _ in range(len(self._tallies)):
-            tally = self._tallies.popleft()
-            if not tally.is_over:
-                self._tallies.append(tally)
-                continue
-            self._epochs += tally.epochs
-            self._by_consumer += tally.by_consumer
-            self._by_worker = _sum(self._by_worker, tally.by_worker)
+        live, gone = [], self._gone
+        for tally in self._tallies:
+            if tally.is_over:
+                gone = gone.plus(tally)
+            else:
+                live.append(tally)
+        # No call in between, so that Ctrl-C cannot lose a tally or count it twice.
+        self._tallies, self._gone = live, gone
 
 
-def _sum(some: list[int], more: list[int]) -> list[int]:
-    """Add by position; the number of workers may have been changed in between."""
-    return [a + b for a, b in zip_longest(some, more, fillvalue=0)]
+class _Sums(NamedTuple):
+    """The counters of several tallies, added up."""
+
+    epochs: int
+    by_consumer: int
+    by_worker: tuple[int, ...]
+
+    def plus(self, tally: Tally) -> _Sums:
+        # The number of workers may have been changed in between.
+        pairs = zip_longest(self.by_worker, tally.by_worker, fillvalue=0)
+        return _Sums(
+            self.epochs + tally.epochs,
+            self.by_consumer + tally.by_consumer,
+            tuple(map(sum, pairs)),
+        )
 
 
 def _occupancy(records: list[_Record], window: int) -> Occupancy | None:

@@ -35,6 +35,7 @@ __all__ = [
     "WorkerRng",
     "current_torch_seed",
     "get_worker_info",
+    "is_loading",
     "local",
     "rng",
 ]
@@ -161,7 +162,9 @@ class Scope:
             `NotInWorker`.
         by_item: the samples of a batch are loaded by several threads, so generators
             that are else the batch's are the sample's.
-        is_active: a batch is being loaded; else `rng` is outside a loader.
+        is_active: a batch is being loaded; else `rng` is outside a loader. None, which
+            is false too, while the thread is at something else that the scope must
+            outlast: it asks the sampler for a batch to load, or becomes a worker.
         owner: the identifier of the thread that made it.
     """
 
@@ -191,7 +194,7 @@ class Scope:
         self.cursor: Iterator[Any] | int = SINGLE
         self.by_item: bool = False
         self.watch: Callable[[], None] | None = None
-        self.is_active: bool = False
+        self.is_active: bool | None = False
         self.owner: int = threading.get_ident()
         self._key: tuple[int, ...] | None = None
         self._generator: np.random.Generator | None = None
@@ -275,6 +278,12 @@ def _asked_scope() -> Scope | None:
     if scope is not None and scope.watch is not None and scope.is_active:
         scope.watch()
     return scope
+
+
+def is_loading() -> bool:
+    """Whether the calling thread is a worker of ours, or loads a batch as one would."""
+    scope = local.scope
+    return scope is not None and (scope.info is not None or bool(scope.is_active))
 
 
 def rng(item: int | None = None) -> np.random.Generator:

@@ -9,7 +9,7 @@ from dataloader import DataLoader
 from dataloader.workers.policy import Policy
 from dataloader.workers.threads import ThreadBackend
 
-__all__ = ["ByWorkers", "Helping", "Inline", "Scripted", "use"]
+__all__ = ["MODES", "ByWorkers", "Helping", "Inline", "Scripted", "use"]
 
 
 class Helping(Policy):

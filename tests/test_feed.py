@@ -33,7 +33,7 @@ def taken(feed: IndexFeed, count: int | None = None) -> list[tuple[int, int, Any
             number, start, indices = feed.peek()
         except StopIteration:
             break
-        feed.pending = None
+        feed.slot.pending = None
         tasks.append((number, start, list(indices) if _is_batch(indices) else indices))
     return tasks
 
@@ -63,7 +63,7 @@ def test_any_iterable_is_a_batch(kind: Any) -> None:
 def test_a_batch_stays_pending_until_it_is_committed() -> None:
     feed = IndexFeed([[1], [2]], batched=True)
     assert feed.peek() is feed.peek()
-    feed.pending = None
+    feed.slot.pending = None
     assert feed.peek()[2] == [2]
 
 

@@ -66,7 +66,7 @@ def test_dispatching_takes_the_pending_batch_and_queues_it(delivery: Delivery) -
     assert list(queue) == [first, second]
     assert (second.number, second.start, second.indices) == (1, 1, [1])
     assert (second.lane, second.worker, second.result) == (4, None, EMPTY)
-    assert feed.pending is None
+    assert feed.slot.pending is None
     assert delivery.outstanding == 2
     assert delivery.last is second
 

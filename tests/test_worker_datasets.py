@@ -48,9 +48,9 @@ class Meeting(Dataset[Any]):
 
 
 def load(dataset: Any, **options: Any) -> DataLoader[Any]:
-    return DataLoader(
-        dataset, batch_size=None, num_workers=WORKERS, collate_fn=tuple, **options
-    )
+    # By workers alone, as they meet in their samples.
+    fixed: dict[str, Any] = {"batch_size": None, "num_workers": WORKERS, "help": False}
+    return DataLoader(dataset, collate_fn=tuple, **fixed, **options)
 
 
 def test_each_worker_has_a_copy_of_its_own() -> None:

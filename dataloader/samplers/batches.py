@@ -20,6 +20,7 @@ __all__ = [
     "BatchIterator",
     "PulledIterator",
     "is_complete",
+    "is_settled",
     "survives_interrupt",
 ]
 
@@ -43,6 +44,7 @@ class PulledIterator(IndexIterator[T_co]):
         "_ended",
         "_given",
         "_is_mortal",
+        "_is_settled",
         "_pending",
         "_pulled",
         "_sampler",
@@ -59,6 +61,12 @@ class PulledIterator(IndexIterator[T_co]):
         self._suspect = False
         # Settled here: after an interrupt there must be no call before it is noted.
         self._is_mortal = not survives_interrupt(source)
+        self._is_settled = is_settled(source)
+
+    @property
+    def is_settled(self) -> bool:  # type: ignore[override]
+        """Whether the source's order is settled."""
+        return self._is_settled
 
     def __next__(self) -> T_co:
         taken = self._pull(1)
@@ -117,6 +125,17 @@ def survives_interrupt(iterator: object) -> bool:
     if type(iterator) in _OF_CONTAINERS:
         return True
     return isinstance(getattr(type(iterator), "__next__", None), FunctionType)
+
+
+def is_settled(iterator: object) -> bool:
+    """Return whether the order of ``iterator`` is settled with its first index.
+
+    Then nobody can tell when the rest is asked for. Else it may draw from a generator,
+    or do something else that can be noticed, at every step.
+    """
+    if type(iterator) in _OF_CONTAINERS:
+        return True
+    return isinstance(iterator, (IndexIterator, BatchIterator)) and iterator.is_settled
 
 
 def is_complete(sampler: object, count: int) -> bool:
@@ -179,3 +198,8 @@ class BatchIterator(Iterator[list[T]]):
             raise StopIteration
         self._ready = []
         return batch
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the source's order is settled."""
+        return self.source.is_settled

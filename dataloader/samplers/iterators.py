@@ -51,10 +51,12 @@ class IndexIterator(Iterator[T_co]):
     Attributes:
         survives_interrupt: after a ``KeyboardInterrupt`` the same call can be made
             again and nothing is lost.
+        is_settled: the order is settled with its first index, see `batches.is_settled`.
     """
 
     __slots__ = ()
     survives_interrupt = True
+    is_settled = False
 
     @abstractmethod
     def take(self, n: int) -> list[T_co]:
@@ -73,6 +75,7 @@ class RangeIterator(IndexIterator[int]):
     """
 
     __slots__ = ("_position", "_stop")
+    is_settled = True
 
     def __init__(self, stop: int) -> None:
         self._position = 0
@@ -178,6 +181,7 @@ class OrderIterator(_BlockIterator[T_co], Generic[T_co, Drawn]):
     """
 
     __slots__ = ("_draw", "_drawn", "_slice")
+    is_settled = True
 
     def __init__(
         self,

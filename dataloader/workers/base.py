@@ -164,7 +164,7 @@ class BatchIterator(Iterator[Any]):
 
     def _begin(self, plan: EpochPlan) -> None:
         self._plan = plan
-        self._tally.begin_epoch()
+        self._tally.epochs += 1
         self._yielded = 0
         self._warned_at = -1
         self._fork_mark = FORKS.count

@@ -27,7 +27,7 @@ from dataloader.errors import ConcurrentNextError
 from dataloader.fetch import END, Collate, Fetch, note_place
 from dataloader.worker_info import NotInWorker, Scope, Task, local
 from dataloader.workers.base import EMPTY, BatchIterator, EpochPlan, place_note
-from dataloader.workers.feed import IndexFeed
+from dataloader.workers.feed import IndexFeed, Slot
 
 __all__ = ["DirectIterator"]
 
@@ -41,7 +41,8 @@ class DirectIterator(BatchIterator):
     Attributes:
         _probe: asked before each batch whether it has to take the long way; None for
             no.
-        _feed: the index batches, and whether the short way is open.
+        _feed: the index batches.
+        _slot: the one that is pending, and whether the short way is open.
         _tasks: where the short way takes tasks from, a part of those of the feed.
         _scope, _source, _fetch, _collate_fn: what is called for a batch.
     """
@@ -55,6 +56,7 @@ class DirectIterator(BatchIterator):
         "_made",
         "_probe",
         "_scope",
+        "_slot",
         "_source",
         "_tasks",
         "_watch",
@@ -62,6 +64,7 @@ class DirectIterator(BatchIterator):
 
     _probe: Callable[[], bool] | None
     _feed: IndexFeed
+    _slot: Slot
     _tasks: Iterator[Task]
     _scope: Scope
     _source: Any
@@ -72,36 +75,35 @@ class DirectIterator(BatchIterator):
         # `BatchIterator.__next__` and `_load` in one function: where a batch costs a
         # microsecond, the calls between them would be the loader's own cost.
         scope = self._scope
-        feed = self._feed
+        slot = self._slot
         if (
             local.scope is not scope
-            or scope.is_active
-            or feed.short_mark != FORKS.count
-            or feed.pending is not None
+            or scope.is_active is not False
+            or slot.short_mark != FORKS.count
+            or slot.pending is not None
             or (self._probe is not None and self._probe())
         ):
             return super().__next__()
+        task: Any = None
         try:
-            scope.is_active = True
+            # Not yet true: the sampler is no part of a batch.
+            scope.is_active = None
             # Look again after the announcement, see `_arrive`.
             if self._scope is not scope:
                 raise ConcurrentNextError
-            for feed.pending in self._tasks:
-                break
-            else:
-                scope.is_active = False
-                return super().__next__()
-            task: Any = feed.pending
-            batch = self._fetch(self._source, self._collate_fn, task, scope)
-            if batch is END:
-                self._stop()
-            # No call from here on, so that Ctrl-C cannot strike before the batch is
-            # handed over.
-            feed.pending = None
-            return batch
+            for slot.pending in self._tasks:
+                task = slot.pending
+                scope.is_active = True
+                batch = self._fetch(self._source, self._collate_fn, task, scope)
+                if batch is END:
+                    self._stop()
+                # No call from here on, so that Ctrl-C cannot strike before the batch is
+                # handed over.
+                slot.pending = None
+                return batch
         except Exception as error:
             # Not even a call for an error of the sampler, which Ctrl-C could replace.
-            if feed.pending is not None:
+            if task is not None:
                 self._account(error)
             raise
         except NotInWorker:
@@ -116,6 +118,7 @@ class DirectIterator(BatchIterator):
         # Called when user code asks which worker it is in.
         self._watch: Callable[[], None] | None = None
         self._feed = plan.feed
+        self._slot = plan.feed.slot
         self._tasks = iter(())
         # A batch that was fetched and is not handed over yet.
         self._made: Any = EMPTY
@@ -130,16 +133,27 @@ class DirectIterator(BatchIterator):
             ConcurrentNextError: another thread, or a call further up, is on it.
         """
         scope = self._scope
-        if scope.owner != get_ident():
-            self._scope = scope.copy()
-            self._tally.go_on(self._scope)
-        if scope.is_active:
+        if scope.owner == get_ident():
+            if scope.is_active is not False:
+                raise ConcurrentNextError
+            return
+        own = scope.copy()
+        # No call from here on, so that Ctrl-C cannot leave half of it.
+        self._scope = own
+        if scope.is_active is not False:
+            # It stays the other thread's.
+            self._scope = scope
             raise ConcurrentNextError
+        # Again, since that thread may have come round in between.
+        own.task = scope.task
+        row = self._tally.row
+        if row is not None:
+            self._tally.row = (row[0], own, row[2])
 
     def _load(self, task: Task) -> Any:
         """Fetch a task and pin the batch.
 
-        The task stays pending and the batch is kept, until `_made` and the feed's
+        The task stays pending and the batch is kept, until `_made` and the slot's
         `pending` are reset.
         """
         scope = self._scope
@@ -155,7 +169,7 @@ class DirectIterator(BatchIterator):
             return self._made if self._plan.pin is None else self._plan.pin(self._made)
         finally:
             scope.is_active = False
-            if outer is not scope and outer is not None and outer.is_active:
+            if outer is not None and outer.is_active is not False:
                 local.scope = outer
 
     def _collate(self, samples: Any) -> Any:
@@ -166,7 +180,7 @@ class DirectIterator(BatchIterator):
     def _load_pending(self) -> Any:
         """Load the feed's next task and take down what it cost.
 
-        The batch is handed over by resetting `_made` and the feed's `pending`.
+        The batch is handed over by resetting `_made` and the slot's `pending`.
 
         Raises:
             StopIteration: there is none.
@@ -192,11 +206,12 @@ class DirectIterator(BatchIterator):
     def _enter(self, outer: Scope | None) -> None:
         """Make this iterator's scope the thread's."""
         scope = self._scope
-        if outer is not None and outer.is_active:
+        scope.info, scope.torch_seed, scope.watch = None, None, self._watch
+        if outer is not None and outer.is_active is not False:
             # A loader inside a worker's dataset: the worker is still the worker.
-            scope.info, scope.watch = outer.info, outer.watch
-        else:
-            scope.info, scope.watch = None, self._watch
+            scope.info, scope.torch_seed = outer.info, outer.torch_seed
+            if outer.is_active:
+                scope.watch = outer.watch
         local.scope = scope
 
     def _stop(self) -> None:
@@ -205,11 +220,11 @@ class DirectIterator(BatchIterator):
 
     def _account(self, error: Exception) -> None:
         """Let a failed batch go, with a note of where it failed."""
-        task = self._feed.pending
+        task = self._slot.pending
         if task is None or isinstance(error, StopIteration):
             return
         note = place_note("the main thread", self._plan, task[0], task[2])
         note_place(error, note)
         # Last, and without a call: if Ctrl-C comes first, the batch is loaded again.
         self._made = EMPTY
-        self._feed.pending = None
+        self._slot.pending = None

@@ -2,8 +2,9 @@
 
 Ctrl-C raises KeyboardInterrupt between two steps of the main thread, in particular
 after a call returned and before its result is stored. What the feed has taken from the
-sampler is therefore stored by statements that hold no call, and stays *pending* until
-the one who asked for it commits it by setting `pending` to None, also without a call.
+sampler is therefore stored by statements that hold no call, and stays *pending* in the
+feed's `Slot` until the one who asked for it commits it by setting `pending` to None,
+also without a call.
 
 Where the order is our own and a function of position, nobody can tell when it is made,
 and many batches are made at once (`_Chunks`): the way of a task from there to the
@@ -30,16 +31,34 @@ from dataloader.samplers import (
 from dataloader.samplers.batches import (
     BatchIterator,
     is_complete,
+    is_settled,
     survives_interrupt,
 )
 from dataloader.samplers.iterators import OrderIterator
 from dataloader.worker_info import Task
 
-__all__ = ["IndexFeed"]
+__all__ = ["IndexFeed", "Slot"]
 
 
 class _Nothing:
     """The absence of something taken from the sampler."""
+
+
+class Slot:
+    """What was taken from a feed last, without the feed and its sampler.
+
+    Attributes:
+        pending: the task that is not committed yet, None if there is none. Whoever
+            takes it over sets this to None.
+        short_mark: the short way through ``next()`` is open (see `direct`) while this
+            is the number of forks so far; -1 never.
+    """
+
+    __slots__ = ("pending", "short_mark")
+
+    def __init__(self) -> None:
+        self.pending: Task | None = None
+        self.short_mark: int = -1
 
 
 class IndexFeed:
@@ -53,10 +72,8 @@ class IndexFeed:
     Attributes:
         tasks: the iterator over the epoch's tasks, or over those that have been made;
             `peek` makes more.
-        pending: the task that was taken from it last and is not committed. Whoever
-            takes it over sets this to None.
-        short_mark: the short way through ``next()`` is open (see `direct`) while this
-            is the number of forks so far; -1 never.
+        slot: the task that was taken from it last and is not committed.
+        is_settled: nobody can tell when tasks after the first one are asked for.
     """
 
     tasks: Iterator[Task]
@@ -67,8 +84,11 @@ class IndexFeed:
     def __init__(self, sampler: Iterable[Any], batched: bool) -> None:
         self._sampler = sampler
         self.tasks, self._chunks = _tasks(sampler, batched)
-        self.pending: Task | None = None
-        self.short_mark: int = -1
+        # Of what is not asked step by step the order is known beforehand.
+        self.is_settled: bool = (
+            not isinstance(self.tasks, _Numbered) or self.tasks.is_settled
+        )
+        self.slot: Slot = Slot()
 
     def __len__(self) -> int:
         if isinstance(self._sampler, Sized):
@@ -86,14 +106,15 @@ class IndexFeed:
             InterruptedSamplerError: Ctrl-C ended the sampler before its time.
             Exception: whatever the sampler raises; asking again asks it again.
         """
-        while self.pending is None:
+        slot = self.slot
+        while slot.pending is None:
             # A for statement stores what it gets without a step in between.
-            for self.pending in self.tasks:  # noqa: B020
+            for slot.pending in self.tasks:
                 break
             else:
                 self._make_more()
-        assert self.pending is not None
-        return self.pending
+        assert slot.pending is not None
+        return slot.pending
 
     def _make_more(self) -> None:
         """Replace the tasks, which have come to their end, by those that follow.
@@ -173,6 +194,7 @@ class _Numbered(Iterator[Task]):
         self._ended = False
         # Settled here: after an interrupt there must be no call before it is noted.
         self._is_mortal = not survives_interrupt(iterator)
+        self.is_settled: bool = is_settled(iterator)
         self._partial: list[Any] = []
         # A batch that is a generator was ended by an interrupt.
         self._is_cut = False

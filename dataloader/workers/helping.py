@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextvars
 import itertools
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from dataloader._guard import FORKS, ONCE
 from dataloader.fetch import choose_fetch, note_place
@@ -58,6 +58,7 @@ class HelpingIterator(DirectIterator):
         "_context",
         "_delivery",
         "_epoch",
+        "_following",
         "_has_modes",
         "_is_inline",
         "_is_prepared",
@@ -76,8 +77,8 @@ class HelpingIterator(DirectIterator):
         self._pool = pool
         self._policy: Policy = pool.policy
         self._replica: Replica | None = None
-        # Which call of set_epoch the replica knows of.
-        self._told = 0
+        # Which call of set_epoch the replica knows of, or what it will be copied from.
+        self._told = plan.times_set
         super().__init__(plan)
 
     def _begin(self, plan: EpochPlan) -> None:
@@ -85,6 +86,8 @@ class HelpingIterator(DirectIterator):
         self._claimed: list[Ticket] = []
         self._is_prepared = False
         self._is_inline = False
+        # Number of the batch after those that were loaded inline.
+        self._following = 0
         self._can_help = (
             plan.help
             and plan.num_workers > 0
@@ -95,6 +98,7 @@ class HelpingIterator(DirectIterator):
         )
         self._watch = self._policy.send_to_worker
         self._has_modes = mode_probe()
+        self._probe = mode_probe(self._is_traced)
         self._context = contextvars.copy_context()
 
     def _may_load(self) -> bool:
@@ -126,7 +130,7 @@ class HelpingIterator(DirectIterator):
             replica = plan.snapshot.replicate()
             if plan.is_persistent:
                 self._replica = replica
-        elif self._told != plan.times_set:
+        if self._told != plan.times_set:
             set_epoch(replica.dataset, plan.told_epoch)
         self._told = plan.times_set
         self._source = replica.dataset
@@ -136,51 +140,64 @@ class HelpingIterator(DirectIterator):
 
     # Inline.
 
+    def _may_be_inline(self) -> bool:
+        """Whether to load everything here.
+
+        Nothing is taken from the sampler ahead of time then, so not if it could notice.
+        """
+        return self._policy.is_inline and self._feed.is_settled and self._may_load()
+
     def _enter_inline(self) -> bool:
         """Load everything here from now on, if possible; nothing is outstanding."""
-        if not (self._policy.is_inline and self._may_load() and self._prepare()):
+        if not (self._may_be_inline() and self._prepare()):
             return False
+        tally = self._tally
+        number = max(self._delivery.last.number + 1, self._following)
+        # No call from here on: Ctrl-C must not come between the mode and its row.
+        self._made = EMPTY
+        self._scope.task = (number - 1, 0, ())
+        tally.row = (self._slot, self._scope, tally.handed - number)
         self._is_inline = True
-        self._tally.begin_row(self._feed, self._scope, self._delivery.last.number + 1)
-        self._go_short(self._policy.untimed())
         if self._plan.pin is None:
-            self._feed.short_mark = FORKS.count
+            self._slot.short_mark = FORKS.count
         return True
 
     def _leave_inline(self) -> None:
-        self._feed.short_mark = -1
+        """Hand over from now on, beginning with what is pending."""
+        tally = self._tally
+        handed = tally.by_consumer
+        # No call from here on, as above.
+        assert tally.row is not None
+        self._following = handed - tally.row[2]
+        self._slot.short_mark = -1
+        self._made = EMPTY
+        tally.handed = handed
+        tally.row = None
         self._is_inline = False
-        self._tally.end_row()
 
     def _load_inline(self) -> Any:
-        """Load the next batch, timed, and decide whether to go on like this."""
+        """Load the next batch, timed, and see what it costs."""
+        policy = self._policy
         try:
             batch = self._load_pending()
         except StopIteration:
             self._is_sealed = True
-            self._leave_inline()
-            self._finish()
         except NotInWorker:
-            self._leave_inline()
-            return self._take()
-        self._policy.note(self._cost_s)
-        if self._policy.is_inline:
-            self._probe = self._has_modes or self._is_traced
-            self._go_short(self._policy.untimed())
+            pass
         else:
-            self._leave_inline()
-        # No call from here on, see `DirectIterator.__next__`.
-        self._made = EMPTY
-        self._feed.pending = None
-        self._yielded += 1
-        return batch
+            policy.note(self._cost_s)
+            # The next call leaves the mode if this batch was dear.
+            self._go_short(policy.untimed() if policy.is_inline else 0)
+            # No call from here on, see `DirectIterator.__next__`.
+            self._made = EMPTY
+            self._slot.pending = None
+            self._yielded += 1
+            return batch
+        self._leave_inline()
+        return self._take()
 
     def _take(self) -> Any:
         """Return the next batch that was handed over."""
-        raise NotImplementedError  # an abstract method
-
-    def _finish(self) -> NoReturn:
-        """End the epoch: nothing is left to load."""
         raise NotImplementedError  # an abstract method
 
     # Helping.
@@ -190,9 +207,7 @@ class HelpingIterator(DirectIterator):
 
         Returns the ticket of a batch that is ready in the end, None if none is.
         """
-        while self._is_worth_helping():
-            if not self._claim():
-                break
+        while self._is_worth_helping() and self._claim():
             self._load_claimed()
             if not self._may_load():
                 return self._delivery.head()
@@ -235,21 +250,18 @@ class HelpingIterator(DirectIterator):
             if not self._prepare():
                 self._give_back()
                 return
-            started = self._fetched_at = perf_counter()
             try:
-                result = self._result(ticket)
+                # In no variable, since the traceback of a `Failure` refers to them.
+                self._delivery.finish(ticket, self._result(ticket))
             except NotInWorker:
                 self._give_back()
                 return
-            ended = perf_counter()
-            ticket.cost_s = ended - started
-            ticket.collate_s = ended - self._fetched_at
-            self._delivery.finish(ticket, result)
-        self._made = EMPTY
         self._claimed = []
 
     def _result(self, ticket: Ticket) -> Any:
+        """Return a ticket's batch, or the `Failure` in its place."""
         task = (ticket.number, ticket.start, ticket.indices)
+        started = self._fetched_at = perf_counter()
         try:
             return self._context.run(self._load, task)
         except (KeyboardInterrupt, NotInWorker):
@@ -258,6 +270,11 @@ class HelpingIterator(DirectIterator):
             note = place_note("the main thread", self._plan, task[0], task[2])
             note_place(error, note)
             return Failure(error, error.__traceback__)
+        finally:
+            ended = perf_counter()
+            ticket.cost_s = ended - started
+            ticket.collate_s = ended - self._fetched_at
+            self._made = EMPTY
 
     def _give_back(self) -> None:
         """Let a worker load what is claimed: it goes back to where it was."""

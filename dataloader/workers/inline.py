@@ -8,12 +8,9 @@ from dataloader._guard import FORKS
 from dataloader.fetch import Stream, choose_fetch, fetch_stream
 from dataloader.workers.base import EMPTY, BatchIterator, EpochPlan
 from dataloader.workers.direct import DirectIterator
+from dataloader.workers.policy import untimed
 
 __all__ = ["InlineBackend", "InlineIterator"]
-
-_MOST_UNTIMED = 64
-_UNTIMED_S = 100e-6
-"""One batch in about this much work is timed, so that timing costs a percent of it."""
 
 
 class InlineIterator(DirectIterator):
@@ -24,10 +21,10 @@ class InlineIterator(DirectIterator):
     def _begin(self, plan: EpochPlan) -> None:
         super()._begin(plan)
         self._collate_fn = plan.collate_fn
-        self._tally.begin_row(plan.feed, self._scope, 0)
+        self._tally.begin_row(self._slot, self._scope, 0)
         # Whatever needs more than fetching takes the way that looks after it.
         if plan.pin is None and plan.len_called is None:
-            plan.feed.short_mark = FORKS.count
+            self._slot.short_mark = FORKS.count
         self._probe = self._is_traced
         if plan.iterable:
             self._source = Stream(plan.dataset, plan.auto_collation, plan.drop_last)
@@ -41,10 +38,10 @@ class InlineIterator(DirectIterator):
         batch = self._load_pending()
         if self._plan.iterable:
             self._warn_if_longer()
-        self._go_short(min(int(_UNTIMED_S / self._cost_s), _MOST_UNTIMED))
+        self._go_short(untimed(self._cost_s))
         # No call from here on, see `DirectIterator.__next__`.
         self._made = EMPTY
-        self._feed.pending = None
+        self._slot.pending = None
         self._yielded += 1
         return batch
 

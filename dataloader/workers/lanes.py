@@ -57,7 +57,7 @@ class _Job:
         self.team = team
         self.task = task
         # Of the worker and the epoch that the job is for, whoever comes after them.
-        self.claim = team.claim
+        self.claim: Callable[[], Ticket | None] = team.claim
         self.results: list[Any] = [EMPTY] * len(task[2])
         self.errors: dict[int, BaseException] = {}
         self._positions = itertools.count()

@@ -39,6 +39,7 @@ __all__ = [
     "is_gil_enabled",
     "mode_probe",
     "sched_yield",
+    "untimed",
 ]
 
 HELP_BELOW_S = 300e-6
@@ -54,10 +55,9 @@ CHEAP_CHECKS = 3
 
 MOST_UNTIMED = 64
 UNTIMED_S = 100e-6
-"""While inline, one batch in ``min(64, 100 us / cost) + 1`` is timed: often enough to
-notice within a few dozen batches that they have become dear, and seldom enough to cost
-a few percent."""
-
+"""One batch in ``min(64, 100 us / cost) + 1`` that the consumer loads by itself is
+timed: often enough to notice within a few dozen batches that they have become dear, and
+seldom enough to cost a few percent."""
 
 SPINS = 100
 """How often a thread yields its time slice before it goes to sleep."""
@@ -69,6 +69,11 @@ def is_gil_enabled() -> bool:
     """Whether threads take turns in running Python code."""
     probe: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
     return probe()
+
+
+def untimed(cost_s: float) -> int:
+    """Return how many batches of a cost to load before the next one that is timed."""
+    return min(MOST_UNTIMED, int(UNTIMED_S / max(cost_s, 1e-7)))
 
 
 def _cores() -> int:
@@ -88,10 +93,10 @@ class Policy:
     """
 
     def __init__(self) -> None:
-        self.cost_s = float("inf")
-        self.is_inline = False
-        self.info_was_asked = False
-        self.cores = _cores()
+        self.cost_s: float = float("inf")
+        self.is_inline: bool = False
+        self.info_was_asked: bool = False
+        self.cores: int = _cores()
         # Handing over costs more where the interpreter is slower or threads take turns.
         factor = 1.0
         if is_gil_enabled():
@@ -139,7 +144,7 @@ class Policy:
 
     def untimed(self) -> int:
         """Return how many batches to load inline before the next one that is timed."""
-        return min(MOST_UNTIMED, int(UNTIMED_S / max(self.cost_s, 1e-7)))
+        return untimed(self.cost_s)
 
     def wants_worker(self, awake: int) -> bool:
         """Whether a new batch is worth waking another worker for.
@@ -158,17 +163,25 @@ class Policy:
         return True
 
 
-def mode_probe() -> Callable[[], bool] | None:
+def mode_probe(
+    is_traced: Callable[[], bool] | None = None,
+) -> Callable[[], bool] | None:
     """Return what tells whether a mode of torch is active in the calling thread.
 
     What is loaded under ``no_grad``, ``inference_mode``, autocast, a default device or
-    another function mode would differ from what a worker loads, and inside a profiler
-    each ``next()`` is a range of its own. None while torch is not loaded.
+    another function mode would differ from what a worker loads. None while torch is not
+    loaded.
+
+    Args:
+        is_traced: asked as well, where each ``next()`` has to be a range of its own in
+            torch's profiler.
     """
     torch = loaded_torch()
     if torch is None:
         return None
-    no_less: Callable[[], int] = lambda: 0  # noqa: E731
+    # Calling int() is the quickest way to zero.
+    no_less: Callable[[], int] = int
+    traced = no_less if is_traced is None else is_traced
     grad = torch.is_grad_enabled
     inference = torch.is_inference_mode_enabled
     inner = torch._C
@@ -178,7 +191,12 @@ def mode_probe() -> Callable[[], bool] | None:
 
     def probe() -> bool:
         return bool(
-            not grad() or inference() or autocast() or functions() or dispatch()
+            not grad()
+            or inference()
+            or autocast()
+            or functions()
+            or dispatch()
+            or traced()
         )
 
     return probe

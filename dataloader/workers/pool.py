@@ -147,7 +147,7 @@ class Epoch:
         """Let the workers turn away from it; what they still load is dropped."""
         self.over = True
         # The consumer may be on the short way, where it does not look for `over`.
-        self.plan.feed.short_mark = -1
+        self.plan.feed.slot.short_mark = -1
         for queue in self.queues:
             queue.clear()
         self.delivery.wake()
@@ -297,7 +297,7 @@ class Pool:
         # The right to spin: whoever deletes the key has it.
         self.spinner: dict[int, None] = {0: None}
         # Where threads take turns, spinning keeps the others from theirs.
-        self.may_spin = not is_gil_enabled()
+        self.may_spin: bool = not is_gil_enabled()
         self.fork_mark: int = FORKS.count
         # Kept for `close`, which a finaliser may call when the modules' names are gone.
         self._is_finalizing = sys.is_finalizing

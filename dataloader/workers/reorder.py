@@ -141,7 +141,7 @@ class InOrder:
 
     def dispatch(self, ticket: Ticket, feed: IndexFeed, queue: deque[Ticket]) -> None:
         """Take the pending batch and queue it."""
-        feed.pending = None
+        feed.slot.pending = None
         self.last.next = ticket
         self.last = ticket
         self.outstanding += 1
@@ -229,7 +229,7 @@ class Arrivals:
 
     def dispatch(self, ticket: Ticket, feed: IndexFeed, queue: deque[Ticket]) -> None:
         """Take the pending batch and queue it."""
-        feed.pending = None
+        feed.slot.pending = None
         self._open[ticket.number] = ticket
         self.last = ticket
         self.outstanding += 1

@@ -116,6 +116,8 @@ class Seat:
         try:
             self._scope = self._next_scope(plan)
             self._scope.watch = policy.note_asked
+            # A loader that the init function iterates over leaves the thread to it.
+            self._scope.is_active = None
             local.scope = self._scope
             if self._replica is None:
                 self._settle(plan, lanes)
@@ -128,6 +130,7 @@ class Seat:
             # Its traceback is kept as it is now: it grows whenever it is raised.
             self._error = Failure(error, error.__traceback__)
         finally:
+            self._scope.is_active = False
             local.scope = None
         self._plan = plan
 

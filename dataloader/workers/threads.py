@@ -31,6 +31,7 @@ from dataloader.errors import (
 )
 from dataloader.fetch import END
 from dataloader.stats import NOT_COUNTED, OCCUPANCY_EVERY
+from dataloader.worker_info import Task
 from dataloader.workers import watchdog
 from dataloader.workers.base import BatchIterator, EpochPlan, Failure
 from dataloader.workers.helping import HelpingIterator
@@ -80,7 +81,8 @@ class ThreadIterator(HelpingIterator):
         self._epoch = Epoch(plan, self._seats)
         self._delivery = self._epoch.delivery
         self._pool.enter(self._epoch)
-        if not self._enter_inline():
+        # The sampler is asked in any case: it may draw its order from a generator.
+        if not (self._may_be_inline() and self._peek() and self._enter_inline()):
             self._top_up(plan.window)
 
     def restart(self, plan: EpochPlan) -> None:
@@ -97,6 +99,8 @@ class ThreadIterator(HelpingIterator):
             self._arrive()
             if not self._epoch.over:
                 self.end()
+            if self._is_inline:
+                self._leave_inline()
             # A worker that comes late takes the dataset that the others have taken.
             self._begin(dataclasses.replace(plan, snapshot=self._snapshot))
         finally:
@@ -111,7 +115,7 @@ class ThreadIterator(HelpingIterator):
             self.end()
             raise self._pool.closed_error()
         if self._is_inline:
-            if self._may_load():
+            if self._may_be_inline():
                 return self._load_inline()
             self._leave_inline()
         return self._take()
@@ -119,7 +123,9 @@ class ThreadIterator(HelpingIterator):
     def _take(self) -> Any:
         """Return the next batch that was handed over."""
         while True:
-            if self._delivery.outstanding == 0 and self._turn_inline():
+            # Not with a sampler's error that is due, nor after the last batch.
+            is_between = self._delivery.outstanding == 0 and not self._is_sealed
+            if is_between and self._enter_inline():
                 return self._load_inline()
             self._wait_s = 0.0
             ticket = self._next_ticket()
@@ -130,7 +136,7 @@ class ThreadIterator(HelpingIterator):
             if self._plan.len_called is not None:
                 self._warn_if_longer()
             self._record(ticket)
-            if not (self._policy.is_inline and self._may_load()):
+            if not self._may_be_inline():
                 # One more than the window: the batch that is handed over leaves it.
                 self._top_up(self._plan.window + 1)
             error = result.exception() if isinstance(result, Failure) else None
@@ -158,13 +164,6 @@ class ThreadIterator(HelpingIterator):
             ready = self._delivery.ready() if self._wait_s == 0 else 0
         fetch_s = ticket.cost_s - ticket.collate_s
         self._tally.add(self._wait_s, fetch_s, ticket.collate_s, ready)
-
-    def _turn_inline(self) -> bool:
-        """Go over to the inline mode if batches are that cheap; nothing is outstanding.
-
-        Not with a sampler's error that is due, nor after the last batch.
-        """
-        return not self._is_sealed and self._enter_inline()
 
     def _next_ticket(self) -> Ticket:
         """Return the next ticket whose result is there."""
@@ -247,20 +246,29 @@ class ThreadIterator(HelpingIterator):
 
     def _top_up(self, limit: int) -> None:
         """Dispatch index batches until ``limit`` are outstanding."""
-        while self._delivery.outstanding < limit and not self._is_sealed:
-            try:
-                number, start, indices = self._feed.peek()
-            except StopIteration:
-                self._is_sealed = True
-            except Exception as error:
-                # Raised where its batch is due: those before it come first.
-                self._sampler_error = error
-                self._is_sealed = True
-            else:
-                ticket = Ticket(number, start, indices, self._next_lane())
-                queue = self._epoch.queues[ticket.lane or 0]
-                self._delivery.dispatch(ticket, self._feed, queue)
-                self._pool.announce(self._epoch, ticket.lane)
+        while self._delivery.outstanding < limit:
+            task = self._peek()
+            if task is None:
+                return
+            number, start, indices = task
+            ticket = Ticket(number, start, indices, self._next_lane())
+            queue = self._epoch.queues[ticket.lane or 0]
+            self._delivery.dispatch(ticket, self._feed, queue)
+            self._pool.announce(self._epoch, ticket.lane)
+
+    def _peek(self) -> Task | None:
+        """Return the next index batch without taking it, None if there is none."""
+        if self._is_sealed:
+            return None
+        try:
+            return self._feed.peek()
+        except StopIteration:
+            self._is_sealed = True
+        except Exception as error:
+            # Raised where its batch is due: those before it come first.
+            self._sampler_error = error
+            self._is_sealed = True
+        return None
 
     def _next_lane(self) -> int | None:
         """Return the worker whose turn it is, None if any may take the batch."""
@@ -280,6 +288,8 @@ class ThreadIterator(HelpingIterator):
         """End the epoch: workers turn away from it and its memory comes back."""
         epoch = self._epoch
         epoch.end()
+        if self._is_inline:
+            self._leave_inline()
         self._claimed = []
         self._delivery.clear()
         self._pool.leave(epoch)

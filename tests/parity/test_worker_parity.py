@@ -68,8 +68,14 @@ def seen_by_workers(
 ) -> list[Any]:
     """Return what ``look(dataset)`` returns in each worker, in an order that varies."""
     dataset = PerWorker(count, look)
+    # Without the consumer, who would be one more at the barrier.
     with DataLoader(
-        dataset, batch_size=None, num_workers=count, collate_fn=lambda x: x, **options
+        dataset,
+        batch_size=None,
+        num_workers=count,
+        collate_fn=lambda x: x,
+        help=False,
+        **options,
     ) as loader:
         return list(loader)
 
@@ -306,7 +312,11 @@ def test_workers_are_seeded_anew_unless_they_persist(persistent: bool) -> None:
 
     dataset = Seeds(2, lambda dataset: torch.initial_seed())
     with DataLoader(
-        dataset, batch_size=None, num_workers=2, persistent_workers=persistent
+        dataset,
+        batch_size=None,
+        num_workers=2,
+        persistent_workers=persistent,
+        help=False,
     ) as loader:
         first, second = set(loader), set(loader)
     assert (first == second) is persistent
