@@ -83,11 +83,10 @@ class IndexFeed:
 
     def __init__(self, sampler: Iterable[Any], batched: bool) -> None:
         self._sampler = sampler
-        self.tasks, self._chunks = _tasks(sampler, batched)
-        # Of what is not asked step by step the order is known beforehand.
-        self.is_settled: bool = (
-            not isinstance(self.tasks, _Numbered) or self.tasks.is_settled
-        )
+        tasks, self._chunks = _tasks(sampler, batched)
+        self.tasks = tasks
+        # The others' orders are functions of position.
+        self.is_settled: bool = not isinstance(tasks, _Numbered) or tasks.is_settled
         self.slot: Slot = Slot()
 
     def __len__(self) -> int:
