@@ -6,8 +6,8 @@ import os
 
 from setuptools import Extension, setup
 
-# Names of the kernels in dataloader/_fast: `NAME_c.pyx` beside its twin `NAME_py.py`.
-KERNELS: tuple[str, ...] = ()
+# `NAME` stands for dataloader/_fast/_NAME_c.pyx, beside its twin _NAME_py.py.
+KERNELS = ("permutation",)
 
 
 def flag(name: str) -> bool:
@@ -18,9 +18,10 @@ def flag(name: str) -> bool:
 def extensions() -> list[Extension]:
     """One extension for each kernel, none when the user asked for pure Python."""
     without, required, checked = map(flag, ("NO_EXT", "REQUIRE_EXT", "DEBUG_EXT"))
-    if without and required:
+    if without and (required or checked):
         raise SystemExit(
-            "DATALOADER_NO_EXT and DATALOADER_REQUIRE_EXT exclude each other: unset one"
+            "DATALOADER_NO_EXT excludes DATALOADER_REQUIRE_EXT and "
+            "DATALOADER_DEBUG_EXT: unset one"
         )
     if without:
         return []
@@ -30,8 +31,9 @@ def extensions() -> list[Extension]:
 def _extension(name: str, required: bool, checked: bool) -> Extension:
     # `optional` turns a missing compiler into a warning; errors in the .pyx still fail.
     extension = Extension(
-        f"dataloader._fast.{name}_c",
-        [f"dataloader/_fast/{name}_c.pyx"],
+        f"dataloader._fast._{name}_c",
+        [f"dataloader/_fast/_{name}_c.pyx"],
+        define_macros=[("DATALOADER_IS_CHECKED", str(int(checked)))],
         optional=not required,
     )
     # setuptools hands these to Cython, so that no file repeats them.
@@ -39,10 +41,15 @@ def _extension(name: str, required: bool, checked: bool) -> Extension:
         "language_level": 3,
         "freethreading_compatible": True,
         "boundscheck": checked,
-        "wraparound": checked,
+        "wraparound": False,
         "initializedcheck": checked,
+        "cdivision": not checked,
     }
     return extension
 
 
-setup(ext_modules=extensions())
+setup(
+    ext_modules=extensions(),
+    # What was built with other switches looks up to date by its age.
+    options={"build_ext": {"force": True}},
+)

@@ -12,11 +12,13 @@ The life of a batch, one module a step:
     loader       `DataLoader`: checks the arguments and joins the steps
 
 Around it: `datasets`, `worker_info` (`get_worker_info`, `rng`), `sharing` (`share`),
-`stats`, `errors`, and `compat`, which has dataloader-rs's names.
+`stats`, `errors`, and `compat`, which has dataloader-rs's names. `build_info()` says
+whether compiled kernels run.
 """
 
 from __future__ import annotations
 
+from dataloader._build import BuildInfo, build_info
 from dataloader.collate import (
     collate,
     default_collate,
@@ -53,6 +55,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BatchSampler",
+    "BuildInfo",
     "ChainDataset",
     "ConcatDataset",
     "DataLoader",
@@ -69,6 +72,7 @@ __all__ = [
     "TensorDataset",
     "WeightedRandomSampler",
     "WorkerInfo",
+    "build_info",
     "collate",
     "default_collate",
     "default_collate_fn_map",

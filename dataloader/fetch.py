@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from dataloader.errors import InterruptedDatasetError
-from dataloader.samplers.iterators import survives_interrupt
+from dataloader.samplers.batches import survives_interrupt
 from dataloader.worker_info import COLLATE, SINGLE, WHOLE, Scope, Task
 
 __all__ = [

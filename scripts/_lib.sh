@@ -73,14 +73,40 @@ install_package() {
   local venv=$1 stamp
   shift
   stamp=$venv/.installed-$({
-    printf '%s\n' "$@" "${DATALOADER_NO_EXT:-}" "${DATALOADER_REQUIRE_EXT:-}"
-    cat pyproject.toml setup.py
+    printf '%s\n' "$@"
+    kernels_wanted
+    cat pyproject.toml
     grep '^__version__' dataloader/__init__.py
-  } | cksum | cut -d ' ' -f 1)
-  [[ ! -e $stamp ]] || return 0
+  } | checksum)
+  [[ ! -e $stamp || $(kernels_built "$venv") != "$(kernels_wanted)" ]] || return 0
   long "installing the package and what it needs: $*" \
     "$venv/bin/python" -m pip install --only-binary :all: --editable . "$@"
   touch "$stamp"
+  mkdir -p build
+  kernels_wanted >"$(kernels_file "$venv")"
+}
+
+# Kernels lie beside their source, one file for each kind of interpreter. So another
+# environment may have built them in another way since, which a note below build/ tells.
+kernels_wanted() {
+  {
+    printf '%s\n' "${DATALOADER_NO_EXT:-}" "${DATALOADER_REQUIRE_EXT:-}" \
+      "${DATALOADER_DEBUG_EXT:-}"
+    cat setup.py dataloader/_fast/*.pyx
+  } | checksum
+}
+
+kernels_file() {
+  echo "build/kernels-$("$1/bin/python" -c 'import sysconfig
+print(sysconfig.get_config_var("SOABI"))')"
+}
+
+kernels_built() {
+  cat "$(kernels_file "$1")" 2>/dev/null || true
+}
+
+checksum() {
+  cksum | cut -d ' ' -f 1
 }
 
 # torch_wanted ARGUMENT: prints what to install for --with-torch[=VERSION]; fails for

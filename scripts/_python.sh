@@ -1,12 +1,18 @@
 # Finds or makes the interpreters that the scripts run on. Sourced, never run.
 
 # usable PYTHON free|gil: it runs (a pyenv shim may not), is of that kind and not too
-# old, and can make environments.
+# old, can make environments, and has its headers if kernels must be compiled.
 usable() {
   "$1" - "$2" >/dev/null 2>&1 <<'PY'
-import ensurepip, ssl, sys, sysconfig, venv, zlib
+import ensurepip, os, ssl, sys, sysconfig, venv, zlib
 free = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-sys.exit(sys.version_info < (3, 11) or free != (sys.argv[1] == "free"))
+headers = os.path.join(sysconfig.get_path("include"), "Python.h")
+required = os.environ.get("DATALOADER_REQUIRE_EXT", "") not in ("", "0")
+sys.exit(
+    sys.version_info < (3, 11)
+    or free != (sys.argv[1] == "free")
+    or (required and not os.path.exists(headers))
+)
 PY
 }
 

@@ -7,11 +7,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
+from twins import SUFFIXES, twin
 
-from dataloader import DataLoader
+from dataloader import DataLoader, _fast
 
 # How each backend is asked for. A behaviour is written once and runs over all of them.
 BACKENDS: dict[str, dict[str, Any]] = {
@@ -40,6 +42,15 @@ def make_loader(backend: dict[str, Any]) -> MakeLoader:
         return DataLoader(dataset, *args, **{**backend, **options})
 
     return make
+
+
+@pytest.fixture(params=list(SUFFIXES))
+def impl(request: pytest.FixtureRequest) -> ModuleType:
+    """The twins of the kernel that a test module names in ``KERNEL``."""
+    # With DATALOADER_REQUIRE_EXT the package cannot be imported without them.
+    if request.param == "cython" and _fast.IMPLEMENTATION != "cython":
+        pytest.skip(_fast.REASON)
+    return twin(request.module.KERNEL, request.param)
 
 
 def worker_threads() -> list[threading.Thread]:

@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 from policies import Inline, use
 
-from dataloader import DataLoader, IterableDataset, get_worker_info, rng
+from dataloader import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    get_worker_info,
+    rng,
+)
 from dataloader._guard import FORKS
 from dataloader.errors import ConcurrentNextError
 from dataloader.workers.direct import DirectIterator
@@ -453,6 +460,41 @@ def test_a_loader_inside_a_workers_sample_answers_for_the_worker() -> None:
     for answers in loader:
         assert answers[0][0] is not None
         assert answers == [answers[0]] * 3
+
+
+# Tasks that are made many at a time.
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 7, 300, 9000])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("untimed", [0, 1, 64])
+def test_the_short_way_goes_on_behind_the_tasks_that_were_made(
+    make: Make,
+    batch_size: int | None,
+    drop_last: bool,
+    untimed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dataloader.workers.inline.untimed", lambda cost_s: untimed)
+    timed: list[None] = []
+
+    def counting(iterator: DirectIterator) -> Any:
+        timed.append(None)
+        return load_pending(iterator)
+
+    load_pending = DirectIterator._load_pending
+    monkeypatch.setattr(DirectIterator, "_load_pending", counting)
+    order: Any = RandomSampler(range(5000), num_samples=12_001, seed=1)
+    options: dict[str, Any] = {"batch_size": None, "sampler": order}
+    if batch_size is not None:
+        order = BatchSampler(order, batch_size, drop_last)
+        options = {"batch_sampler": order, "collate_fn": list}
+    loader = make(range(5000), untimed=untimed, **options)
+    whole = list(order)
+    assert list(loader) == whole
+    assert loader.stats().by_consumer == len(whole)
+    # And one in each of the four or five chunks, and one that is the end.
+    assert len(timed) <= len(whole) / (untimed + 1) + 7
 
 
 # Errors on the short way.

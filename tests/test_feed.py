@@ -6,12 +6,22 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataloader._fast import permute_range
 from dataloader.errors import InterruptedSamplerError
-from dataloader.samplers import BatchSampler, RandomSampler, SequentialSampler
+from dataloader.samplers import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    orders,
+)
 from dataloader.workers.feed import IndexFeed
 
 
@@ -77,6 +87,106 @@ def test_the_quick_way_of_the_default_order_yields_what_the_sampler_yields(
     assert len(quick) == len(slow)
     with pytest.raises(StopIteration):
         quick.peek()
+
+
+OWN: dict[str, Any] = {
+    "shuffle": lambda n, **o: RandomSampler(range(n), **o),
+    "oversampling": lambda n, **o: RandomSampler(range(n), num_samples=3 * n + 1, **o),
+    "replacement": lambda n, **o: RandomSampler(range(n), True, 2 * n, **o),
+    "subset": lambda n, **o: SubsetRandomSampler([-i for i in range(n)], **o),
+    "weighted": lambda n, **o: WeightedRandomSampler(np.ones(n), n, **o),
+    "distributed": lambda n, **o: DistributedSampler(range(n), 3, 1, **o),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+@settings(deadline=None)
+@given(
+    length=st.one_of(st.integers(1, 60), st.sampled_from([4096, 4097, 9000])),
+    batch_size=st.one_of(st.none(), st.integers(1, 70), st.integers(200, 30_000)),
+    drop_last=st.booleans(),
+)
+def test_batches_that_are_made_ahead_are_those_that_the_sampler_yields(
+    name: str, length: int, batch_size: int | None, drop_last: bool
+) -> None:
+    sampler: Any = OWN[name](length, seed=7)
+    if batch_size is not None:
+        sampler = BatchSampler(sampler, batch_size, drop_last)
+    batched = batch_size is not None
+    ahead = IndexFeed(sampler, batched)
+    slow = IndexFeed(list(sampler), batched)
+    assert taken(ahead) == taken(slow)
+    with pytest.raises(StopIteration):
+        ahead.peek()
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_of_a_huge_order_little_is_made_ahead(
+    batched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def counting(start: int, stop: int, n: int, key: int) -> Any:
+        made.append(stop - start)
+        return permute_range(start, stop, n, key)
+
+    monkeypatch.setattr(orders, "permute_range", counting)
+    sampler: Any = RandomSampler(range(10**9), seed=0)
+    if batched:
+        sampler = BatchSampler(sampler, 32, drop_last=False)
+    feed = IndexFeed(sampler, batched)
+    assert made == []
+    feed.peek()
+    assert sum(made) == 256
+    assert len(taken(feed, 10_000 // 32 if batched else 10_000)) > 300
+    assert sum(made) < 20_000
+    assert len(made) < 5
+
+
+@pytest.mark.parametrize("name", sorted(set(OWN) - {"distributed"}))
+@pytest.mark.parametrize("batch_size", [1, 7, 100])
+def test_a_generator_is_asked_for_a_seed_at_the_first_batch_also_if_there_is_none(
+    name: str, batch_size: int
+) -> None:
+    generator, same = np.random.default_rng(3), np.random.default_rng(3)
+    sampler = BatchSampler(OWN[name](9, generator=generator), batch_size, True)
+    feed = IndexFeed(sampler, batched=True)
+    assert generator.bit_generator.state == same.bit_generator.state
+    tasks = taken(feed)
+    assert len(tasks) == len(sampler)
+    next(iter(OWN[name](9, generator=same)))
+    assert generator.bit_generator.state == same.bit_generator.state
+
+
+def test_batches_of_an_iterator_are_not_made_ahead_of_who_else_takes_from_it() -> None:
+    whole = list(BatchSampler(RandomSampler(range(20), seed=1), 3, drop_last=False))
+    shared = iter(BatchSampler(RandomSampler(range(20), seed=1), 3, drop_last=False))
+    first = taken(IndexFeed(shared, batched=True), 2)
+    assert [task[2] for task in first] == whole[:2]
+    assert list(shared) == whole[2:]
+
+
+def test_a_subclass_with_another_iter_is_asked_for_one_batch_at_a_time() -> None:
+    kept = []
+
+    class Keeping(RandomSampler):
+        def __iter__(self) -> Any:
+            kept.append(super().__iter__())
+            return kept[-1]
+
+    sampler = BatchSampler(Keeping(range(20), seed=1), 3, drop_last=False)
+    first = taken(IndexFeed(sampler, batched=True), 2)
+    rest = list(kept[0])
+    assert [*first[0][2], *first[1][2], *rest] == list(RandomSampler(range(20), seed=1))
+
+
+def test_a_sampler_may_have_items_and_no_iter() -> None:
+    class Items:
+        def __getitem__(self, number: int) -> list[int]:
+            return [[4, 5], [6]][number]
+
+    items: Any = Items()
+    assert taken(IndexFeed(items, batched=True)) == [(0, 0, [4, 5]), (1, 2, [6])]
 
 
 def test_the_length_is_that_of_the_sampler() -> None:

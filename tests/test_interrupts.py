@@ -23,9 +23,10 @@ from typing import Any
 
 import pytest
 from conftest import wait_until, worker_threads
+from policies import Inline, use
 
 import dataloader
-from dataloader import DataLoader, IterableDataset
+from dataloader import DataLoader, IterableDataset, RandomSampler
 from dataloader.errors import InterruptedSamplerError
 
 PACKAGE = str(Path(dataloader.__file__).parent)
@@ -170,6 +171,8 @@ PAIRS = [[0, 1], [2, 3], [4, 5], [6]]
 MAPS: dict[str, dict[str, Any]] = {
     "sequential": {},
     "shuffle": {"shuffle": True, "seed": 5},
+    # In several chunks of tasks.
+    "oversampling": {"sampler": RandomSampler(range(3), num_samples=7, seed=5)},
     "sampler": {"sampler": Sampler()},
     "list-sampler": {"sampler": list(range(7))},
     "batch-sampler": {"batch_size": 1, "batch_sampler": BatchSampler()},
@@ -243,17 +246,33 @@ def test_an_interrupt_anywhere_in_next_loses_and_doubles_nothing(
     order: str, backend: str
 ) -> None:
     with make(order, backend) as loader:
+        strike_everywhere(loader, backend)
+
+
+@pytest.mark.parametrize("untimed", [1, 64])
+@pytest.mark.parametrize("order", ["sequential", "shuffle", "oversampling", "single"])
+def test_an_interrupt_anywhere_in_an_inline_consumer_loses_and_doubles_nothing(
+    order: str, untimed: int
+) -> None:
+    with make(order, "thread") as loader:
+        use(loader, Inline(untimed))
+        strike_everywhere(loader, "thread")
+        assert loader.stats().by_worker == (0, 0)
+
+
+def strike_everywhere(loader: DataLoader[Any], backend: str) -> None:
+    """Run one epoch for each place of it, and one without an interrupt."""
+    loader.set_epoch(0)
+    expected = list(loader)
+    for place in itertools.count():
         loader.set_epoch(0)
-        expected = list(loader)
-        for place in itertools.count():
-            loader.set_epoch(0)
-            strike = Strike(place)
-            seen: list[Any] = []
-            drain(iter(loader), strike, seen)
-            check(seen, expected, backend, strike.struck)
-            if not strike.struck:
-                break
-        assert place > 10, "the places where an interrupt can strike were not found"
+        strike = Strike(place)
+        seen: list[Any] = []
+        drain(iter(loader), strike, seen)
+        check(seen, expected, backend, strike.struck)
+        if not strike.struck:
+            break
+    assert place > 10, "the places where an interrupt can strike were not found"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sized
 from typing import Generic, TypeVar
 
 from dataloader._twin import TorchTwin
-from dataloader.samplers.iterators import BatchIterator, IndexIterator, RangeIterator
+from dataloader.samplers.batches import BatchIterator
+from dataloader.samplers.iterators import IndexIterator, RangeIterator
 
 __all__ = ["BatchSampler", "Sampler", "SequentialSampler"]
 
