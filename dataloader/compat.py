@@ -18,12 +18,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from typing import Any, SupportsIndex
 
 from dataloader import _compat_arguments as check
+from dataloader._fast import Slot
 from dataloader.datasets import Dataset
 from dataloader.fetch import Check, require_all
 from dataloader.loader import DataLoader
 from dataloader.samplers import RandomSampler
 from dataloader.workers.base import BatchIterator, EpochPlan
-from dataloader.workers.feed import IndexFeed, Slot
+from dataloader.workers.feed import IndexFeed
 from dataloader.workers.inline import InlineIterator
 from dataloader.workers.threads import ThreadIterator
 

@@ -20,12 +20,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from dataloader._marks import END
 from dataloader.errors import InterruptedDatasetError
 from dataloader.samplers.batches import survives_interrupt
 from dataloader.worker_info import COLLATE, SINGLE, WHOLE, Scope, Task
 
 __all__ = [
-    "END",
     "Check",
     "Collate",
     "Fetch",
@@ -47,14 +47,6 @@ samples, as they are or as another sequence, or raises."""
 
 Fetch = Callable[[Any, Collate, Task, Scope], Any]
 """``fetch(dataset, collate_fn, task, scope)`` returns the task's batch."""
-
-
-class END:
-    """Returned in place of a batch by a worker whose iterable dataset is exhausted.
-
-    The class itself is the marker: comparing with a class costs no write to a shared
-    reference count.
-    """
 
 
 def choose_fetch(dataset: Any, batched: bool, check: Check | None = None) -> Fetch:

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from dataloader._guard import Guard
 
 if TYPE_CHECKING:
+    from dataloader._fast import Slot
     from dataloader.worker_info import Scope
-    from dataloader.workers.feed import Slot
 
 __all__ = [
     "NOT_COUNTED",

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from dataloader._fast import Presence, local
 from dataloader._torch import loaded_torch
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ __all__ = [
     "COLLATE",
     "SINGLE",
     "WHOLE",
-    "NotInWorker",
     "Scope",
     "Task",
     "WorkerInfo",
@@ -36,7 +36,6 @@ __all__ = [
     "current_torch_seed",
     "get_worker_info",
     "is_loading",
-    "local",
     "rng",
 ]
 
@@ -133,15 +132,7 @@ class WorkerInfo:
     worker_method: Literal["thread", "multiprocessing"] = "multiprocessing"
 
 
-class NotInWorker(BaseException):
-    """Breaks off a batch that the consumer loads when its code asks for the worker.
-
-    A worker loads it then. Like KeyboardInterrupt no subclass of Exception, so that
-    user code lets it pass.
-    """
-
-
-class Scope:
+class Scope(Presence):
     """The place in the epoch at which one thread is loading.
 
     Three stores for each batch, none for each sample, keep it up to date.
@@ -175,7 +166,6 @@ class Scope:
         "cursor",
         "epoch",
         "info",
-        "is_active",
         "owner",
         "seed",
         "stream",
@@ -194,7 +184,7 @@ class Scope:
         self.cursor: Iterator[Any] | int = SINGLE
         self.by_item: bool = False
         self.watch: Callable[[], None] | None = None
-        self.is_active: bool | None = False
+        self.is_active = False
         self.owner: int = threading.get_ident()
         self._key: tuple[int, ...] | None = None
         self._generator: np.random.Generator | None = None
@@ -247,13 +237,6 @@ Task = tuple[int, int, Any]
 # What `Scope.cursor` says when it is not an iterator over keys: one sample is loaded, a
 # whole batch at once, or samples are collated.
 SINGLE, WHOLE, COLLATE = range(3)
-
-
-class _Local(threading.local):
-    scope: Scope | None = None
-
-
-local: _Local = _Local()
 
 
 def get_worker_info() -> WorkerInfo | None:

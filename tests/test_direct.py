@@ -23,10 +23,10 @@ from dataloader import (
     get_worker_info,
     rng,
 )
+from dataloader._fast import Slot
 from dataloader._guard import FORKS
 from dataloader.errors import ConcurrentNextError
 from dataloader.workers.direct import DirectIterator
-from dataloader.workers.feed import Slot
 
 BACKENDS: dict[str, dict[str, Any]] = {
     "no-workers": {"num_workers": 0},

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dataloader.worker_info import NotInWorker
+from dataloader._marks import NotInWorker
 from dataloader.workers import policy as policy_module
 from dataloader.workers.policy import (
     CHEAP_CHECKS,

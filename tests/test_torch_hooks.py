@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataloader import worker_info
+from dataloader._fast import local
 from dataloader._torch import (
     draw_int64,
     install_worker_hooks,
@@ -40,11 +40,11 @@ def as_worker(number: int = 1, torch_seed: int = 77) -> Iterator[WorkerInfo]:
     rng = WorkerRng(scope)
     info = WorkerInfo(number, 4, torch_seed, object(), rng, "thread")
     scope.info, scope.torch_seed = info, torch_seed
-    worker_info.local.scope = scope
+    local.scope = scope
     try:
         yield info
     finally:
-        worker_info.local.scope = None
+        local.scope = None
 
 
 @pytest.fixture

@@ -24,7 +24,11 @@ __all__ = [
     "KERNELS",
     "REASON",
     "SORTED_LIMIT",
+    "Presence",
+    "ShortWay",
+    "Slot",
     "derive_key",
+    "local",
     "permute",
     "permute_array",
     "permute_range",
@@ -32,7 +36,7 @@ __all__ = [
     "uniforms",
 ]
 
-KERNELS = ("permutation",)
+KERNELS = ("permutation", "short_way")
 """The kernels; setup.py builds the same."""
 
 
@@ -101,6 +105,7 @@ if TYPE_CHECKING or IMPLEMENTATION == "python":
         random_below,
         uniforms,
     )
+    from dataloader._fast._short_way_py import Presence, ShortWay, Slot, local
 else:
     from dataloader._fast._permutation_c import (
         SORTED_LIMIT,
@@ -111,3 +116,4 @@ else:
         random_below,
         uniforms,
     )
+    from dataloader._fast._short_way_c import Presence, ShortWay, Slot, local

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from dataloader._fast import ShortWay
 from dataloader._guard import FORKS
 from dataloader._torch import loaded_torch
 from dataloader.errors import ConcurrentNextError, describe_indices, users_level
@@ -133,7 +134,7 @@ class Backend(Protocol):
         """End every epoch and all workers, within a bounded time. Idempotent."""
 
 
-class BatchIterator(Iterator[Any]):
+class BatchIterator(ShortWay, Iterator[Any]):
     """Iterator over the batches of one epoch; subclasses write `_next`.
 
     One thread at a time may be in ``next()``. The mark of a free iterator is a key of a
@@ -176,7 +177,7 @@ class BatchIterator(Iterator[Any]):
     def __iter__(self) -> BatchIterator:
         return self
 
-    def __next__(self) -> Any:
+    def _go_long(self) -> Any:
         free = self._free
         try:
             del free[0]
@@ -189,9 +190,6 @@ class BatchIterator(Iterator[Any]):
             return self._traced_next()
         finally:
             free[0] = None
-
-    def _arrive(self) -> None:
-        """Do what the thread that is inside ``next()`` has to do first."""
 
     def _next(self) -> Any:
         raise NotImplementedError  # an abstract method

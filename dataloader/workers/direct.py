@@ -1,33 +1,26 @@
-"""Batches that the thread that calls ``next()`` loads itself, as fast as Python can.
+"""Batches that the thread that calls ``next()`` loads itself.
 
 Without workers that is every batch. With workers it is the batches that cost less than
 handing them over would, see `policy`.
 
-Two ways lead through ``next()``. The *short way* only fetches. It is open to the thread
-that came last, for a number of batches (`_tasks`); whatever else there is to do, and
-every batch that is timed, takes the long way, `BatchIterator.__next__`.
-
-Guards: the short way takes no lock. A thread may go it while the iterator's `_scope` is
-the thread's own; another thread takes the long way, and there (`_arrive`) first puts
-another scope in its place and then looks whether the first thread is on its way, while
-that one says that it is and then looks whether its scope is still the iterator's. As
-attribute stores lock the object on free-threaded builds, one of the two sees the other.
+Two ways lead through ``next()``: the short way of `ShortWay`, which only fetches, for a
+number of batches; and the long way, `BatchIterator._go_long`, for whatever else there
+is to do, and for every batch that is timed.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from threading import get_ident
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from dataloader._guard import FORKS
-from dataloader.errors import ConcurrentNextError
-from dataloader.fetch import END, Collate, Fetch, note_place
-from dataloader.worker_info import NotInWorker, Scope, Task, local
+from dataloader._fast import local
+from dataloader._marks import END
+from dataloader.fetch import note_place
+from dataloader.worker_info import Scope, Task
 from dataloader.workers.base import EMPTY, BatchIterator, EpochPlan, place_note
-from dataloader.workers.feed import IndexFeed, Slot
+from dataloader.workers.feed import IndexFeed
 
 __all__ = ["DirectIterator"]
 
@@ -36,81 +29,13 @@ class DirectIterator(BatchIterator):
     """An iterator that can load batches in the calling thread.
 
     A batch that Ctrl-C broke off stays pending in the feed and is loaded again by the
-    next call. Subclasses set the fields below in `_begin`.
-
-    Attributes:
-        _probe: asked before each batch whether it has to take the long way; None for
-            no.
-        _feed: the index batches.
-        _slot: the one that is pending, and whether the short way is open.
-        _tasks: where the short way takes tasks from, a part of those of the feed.
-        _scope, _source, _fetch, _collate_fn: what is called for a batch.
+    next call. Subclasses set the fields of
+    `ShortWay` in `_begin`.
     """
 
-    __slots__ = (
-        "_collate_fn",
-        "_cost_s",
-        "_feed",
-        "_fetch",
-        "_fetched_at",
-        "_made",
-        "_probe",
-        "_scope",
-        "_slot",
-        "_source",
-        "_tasks",
-        "_watch",
-    )
+    __slots__ = ("_cost_s", "_feed", "_fetched_at", "_made", "_watch")
 
-    _probe: Callable[[], bool] | None
     _feed: IndexFeed
-    _slot: Slot
-    _tasks: Iterator[Task]
-    _scope: Scope
-    _source: Any
-    _fetch: Fetch
-    _collate_fn: Collate
-
-    def __next__(self) -> Any:
-        # `BatchIterator.__next__` and `_load` in one function: where a batch costs a
-        # microsecond, the calls between them would be the loader's own cost.
-        scope = self._scope
-        slot = self._slot
-        if (
-            local.scope is not scope
-            or scope.is_active is not False
-            or slot.short_mark != FORKS.count
-            or slot.pending is not None
-            or (self._probe is not None and self._probe())
-        ):
-            return super().__next__()
-        task: Any = None
-        try:
-            # Not yet true: the sampler is no part of a batch.
-            scope.is_active = None
-            # Look again after the announcement, see `_arrive`.
-            if self._scope is not scope:
-                raise ConcurrentNextError
-            for slot.pending in self._tasks:
-                task = slot.pending
-                scope.is_active = True
-                batch = self._fetch(self._source, self._collate_fn, task, scope)
-                if batch is END:
-                    self._stop()
-                # No call from here on, so that Ctrl-C cannot strike before the batch is
-                # handed over.
-                slot.pending = None
-                return batch
-        except Exception as error:
-            # Not even a call for an error of the sampler, which Ctrl-C could replace.
-            if task is not None:
-                self._account(error)
-            raise
-        except NotInWorker:
-            pass  # the long way hands it to a worker
-        finally:
-            scope.is_active = False
-        return super().__next__()
 
     def _begin(self, plan: EpochPlan) -> None:
         super()._begin(plan)
@@ -125,30 +50,6 @@ class DirectIterator(BatchIterator):
         # When its samples were there, and what it cost.
         self._fetched_at = self._cost_s = 0.0
         self._scope = Scope(plan.seed, plan.epoch, 0 if plan.iterable else None)
-
-    def _arrive(self) -> None:
-        """Make this thread the one to which the short way is open.
-
-        Raises:
-            ConcurrentNextError: another thread, or a call further up, is on it.
-        """
-        scope = self._scope
-        if scope.owner == get_ident():
-            if scope.is_active is not False:
-                raise ConcurrentNextError
-            return
-        own = scope.copy()
-        # No call from here on, so that Ctrl-C cannot leave half of it.
-        self._scope = own
-        if scope.is_active is not False:
-            # It stays the other thread's.
-            self._scope = scope
-            raise ConcurrentNextError
-        # Again, since that thread may have come round in between.
-        own.task = scope.task
-        row = self._tally.row
-        if row is not None:
-            self._tally.row = (row[0], own, row[2])
 
     def _load(self, task: Task) -> Any:
         """Fetch a task and pin the batch.
@@ -213,10 +114,6 @@ class DirectIterator(BatchIterator):
             if outer.is_active:
                 scope.watch = outer.watch
         local.scope = scope
-
-    def _stop(self) -> None:
-        """Raise StopIteration, now and whenever asked again."""
-        raise StopIteration
 
     def _account(self, error: Exception) -> None:
         """Let a failed batch go, with a note of where it failed."""

@@ -19,6 +19,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
+from dataloader._fast import Slot
 from dataloader.errors import InterruptedSamplerError
 from dataloader.samplers import (
     BatchSampler,
@@ -37,28 +38,11 @@ from dataloader.samplers.batches import (
 from dataloader.samplers.iterators import OrderIterator
 from dataloader.worker_info import Task
 
-__all__ = ["IndexFeed", "Slot"]
+__all__ = ["IndexFeed"]
 
 
 class _Nothing:
     """The absence of something taken from the sampler."""
-
-
-class Slot:
-    """What was taken from a feed last, without the feed and its sampler.
-
-    Attributes:
-        pending: the task that is not committed yet, None if there is none. Whoever
-            takes it over sets this to None.
-        short_mark: the short way through ``next()`` is open (see `direct`) while this
-            is the number of forks so far; -1 never.
-    """
-
-    __slots__ = ("pending", "short_mark")
-
-    def __init__(self) -> None:
-        self.pending: Task | None = None
-        self.short_mark: int = -1
 
 
 class IndexFeed:

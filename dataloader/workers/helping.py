@@ -2,7 +2,7 @@
 
 Two modes, by what a batch costs (see `policy`). *Helping*: while the batch that is due
 is not ready, the consumer claims tickets from the queue like a worker. *Inline*:
-nothing is handed over at all, and ``next()`` takes the short way of `DirectIterator`.
+nothing is handed over at all, and ``next()`` takes the short way of `ShortWay`.
 One batch in a few is timed, to notice when batches become dearer.
 
 The consumer works on a dataset of its own, as each worker does, and only where nobody
@@ -21,10 +21,11 @@ import itertools
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from dataloader._fast import local
 from dataloader._guard import FORKS, ONCE
+from dataloader._marks import NotInWorker
 from dataloader.fetch import choose_fetch, note_place
 from dataloader.replicate import set_epoch
-from dataloader.worker_info import NotInWorker, local
 from dataloader.workers.base import EMPTY, EpochPlan, Failure, place_note
 from dataloader.workers.direct import DirectIterator
 from dataloader.workers.policy import (

@@ -34,10 +34,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dataloader._fast import local
 from dataloader.errors import WorkerDiedError
 from dataloader.fetch import Collate, explain_stop
 from dataloader.replicate import make_snapshot, set_epoch
-from dataloader.worker_info import COLLATE, SINGLE, Scope, Task, WorkerRng, local
+from dataloader.worker_info import COLLATE, SINGLE, Scope, Task, WorkerRng
 from dataloader.workers.base import EMPTY
 from dataloader.workers.sleeper import Sleeper
 

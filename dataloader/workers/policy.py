@@ -28,8 +28,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from dataloader._marks import NotInWorker
 from dataloader._torch import loaded_torch
-from dataloader.worker_info import NotInWorker
 
 __all__ = [
     "HELP_BELOW_S",

@@ -20,10 +20,11 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from dataloader._fast import local
+from dataloader._marks import END
 from dataloader._torch import run_seeded
 from dataloader.errors import WorkerDiedError
 from dataloader.fetch import (
-    END,
     Collate,
     Fetch,
     Stream,
@@ -32,7 +33,7 @@ from dataloader.fetch import (
     note_place,
 )
 from dataloader.replicate import set_epoch
-from dataloader.worker_info import Scope, WorkerInfo, WorkerRng, local
+from dataloader.worker_info import Scope, WorkerInfo, WorkerRng
 from dataloader.workers.base import EpochPlan, Failure, place_note
 from dataloader.workers.lanes import Lanes, Team
 

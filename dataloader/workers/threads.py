@@ -23,13 +23,13 @@ import weakref
 from typing import Any, NoReturn
 
 from dataloader._guard import FORKS
+from dataloader._marks import END
 from dataloader._torch import install_worker_hooks
 from dataloader.errors import (
     ConcurrentNextError,
     ForkedIteratorError,
     WorkerTimeoutError,
 )
-from dataloader.fetch import END
 from dataloader.stats import NOT_COUNTED, OCCUPANCY_EVERY
 from dataloader.worker_info import Task
 from dataloader.workers import watchdog
