@@ -70,6 +70,13 @@ class _ThreadState(threading.local):
 
 thread_state = _ThreadState()
 
+# Seeded by the operating system, which is asked once in a process: a system call for
+# each epoch would be a good part of what iter() costs. Its methods are atomic.
+_seeds = random.Random()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_seeds.seed)
+
 # Its stubs miss two public functions.
 _np_random: Any = np.random
 
@@ -111,7 +118,7 @@ def draw_int64(generator: Any | None = None) -> int:
         empty = torch.empty((), dtype=torch.int64)
         return int(empty.random_(generator=generator).item())
     if generator is None:
-        return int.from_bytes(os.urandom(8), "little") >> 1
+        return _seeds.getrandbits(63)
     raise TypeError(
         "generator must be a torch.Generator or a numpy.random.Generator, "
         f"got {type(generator).__name__}"

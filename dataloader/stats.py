@@ -40,6 +40,9 @@ __all__ = [
 MOST_RECORDS = 4096
 """Batches whose times are remembered."""
 
+MOST_TALLIES = 16
+"""Tallies of iterators that may be gone are kept before they are added up."""
+
 OCCUPANCY_EVERY = 8
 """The finished batches in the window are counted at one batch in so many."""
 
@@ -236,7 +239,9 @@ class Meter:
         return tally
 
     def _add(self, tally: Tally) -> None:
-        self._fold()
+        # Not each time, as that would be a good part of what iter() costs.
+        if len(self._tallies) >= MOST_TALLIES:
+            self._fold()
         self._tallies = [*self._tallies, tally]
 
     def read(self, window: int) -> LoaderStats:

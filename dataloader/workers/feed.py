@@ -70,7 +70,8 @@ class IndexFeed:
         tasks, self._chunks = _tasks(sampler, batched)
         self.tasks = tasks
         # The others' orders are functions of position.
-        self.is_settled: bool = not isinstance(tasks, _Numbered) or tasks.is_settled
+        # Asked of the type, as isinstance would look into abstract classes.
+        self.is_settled: bool = type(tasks) is not _Numbered or tasks.is_settled
         self.slot: Slot = Slot()
 
     def __len__(self) -> int:
