@@ -22,7 +22,7 @@ from policies import MODES, ByWorkers, Helping, Inline, Scripted, use
 from dataloader import DataLoader, IterableDataset, get_worker_info
 from dataloader.errors import ClosedError
 from dataloader.workers.policy import INLINE_LEAVE_AT_ONCE_S, MOST_UNTIMED, Policy
-from dataloader.workers.pool import Worker
+from dataloader.workers.worker import Worker
 
 SIZE = 24
 

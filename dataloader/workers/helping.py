@@ -39,7 +39,8 @@ from dataloader.workers.policy import (
 
 if TYPE_CHECKING:
     from dataloader.replicate import Replica
-    from dataloader.workers.pool import Epoch, Pool
+    from dataloader.workers.epoch import Epoch
+    from dataloader.workers.pool import Pool
     from dataloader.workers.reorder import Delivery, Ticket
 
 __all__ = ["HelpingIterator"]

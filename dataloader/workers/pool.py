@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import contextvars
 import itertools
 import operator
 import sys
@@ -38,253 +37,21 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from dataloader._guard import FORKS
 from dataloader.errors import ClosedError, WorkerDiedError
-from dataloader.workers.base import EMPTY, EpochPlan, Failure
+from dataloader.workers.base import EMPTY, Failure
+from dataloader.workers.epoch import Epoch
 from dataloader.workers.lanes import Lanes
-from dataloader.workers.policy import (
-    SPIN_BELOW_S,
-    SPINS,
-    Policy,
-    is_gil_enabled,
-    sched_yield,
-)
-from dataloader.workers.reorder import Arrivals, Delivery, InOrder, Ticket
-from dataloader.workers.seat import Seat
-from dataloader.workers.sleeper import Sleeper
+from dataloader.workers.policy import Policy, is_gil_enabled
+from dataloader.workers.reorder import Ticket
 from dataloader.workers.starting import Starter, start_thread
+from dataloader.workers.worker import Worker
 
-__all__ = ["Epoch", "Pool", "Worker"]
+__all__ = ["Pool"]
 
 JOIN_S = 0.5
 """Longest that closing a loader waits for its threads, all together."""
-
-
-class Epoch:
-    """One epoch, as its consumer and the workers share it.
-
-    Args:
-        plan: what to load.
-        seats: one for each worker.
-
-    Attributes:
-        queues: for each worker the tickets that it may claim; with an indexed dataset
-        one
-            deque for all.
-        over: no ticket is of interest any more.
-        served: a worker has loaded something for it.
-    """
-
-    def __init__(self, plan: EpochPlan, seats: list[Seat]) -> None:
-        self.plan = plan
-        self.seats = seats
-        self.delivery: Delivery = InOrder() if plan.in_order else Arrivals()
-        self.over: bool = False
-        self.served: bool = False
-        self.number = -1
-        self.reinforcements: list[Worker] = []
-        self.queues: list[deque[Ticket]]
-        if plan.iterable:
-            self.queues = [deque() for _ in seats]
-        else:
-            self.queues = [deque()] * len(seats)
-        # A worker_init_fn is called in every worker, also in one that gets no batch.
-        self._all_attend = plan.worker_init_fn is not None
-        self.attendance: Sleeper = Sleeper()
-        context = contextvars.copy_context()
-        self._contexts = [context.copy() for _ in seats]
-
-    def wants(self, index: int) -> bool:
-        """Whether worker ``index`` has something to do here."""
-        seat = self.seats[index]
-        if self.over or not seat.vacant:
-            return False
-        # Something ahead: a lane was still inside a job that its worker had to leave.
-        if self.queues[index] or seat.ahead:
-            return True
-        return self._all_attend and not seat.is_prepared_for(self.plan)
-
-    def absent(self) -> list[int]:
-        """Return the workers that have to attend and have not yet."""
-        if not self._all_attend or self.over:
-            return []
-        return [s.index for s in self.seats if not s.is_prepared_for(self.plan)]
-
-    def serve(self, worker: Worker, pool: Pool) -> None:
-        """Load what is queued for a worker, in its thread and the epoch's context.
-
-        Args:
-            worker: the thread.
-            pool: whose epochs the worker serves in turn.
-        """
-        seat = self.seats[worker.index]
-        if not seat.occupy(worker):
-            return
-        try:
-            context = self._contexts[worker.index]
-            context.run(self._serve, worker, seat, pool)
-        finally:
-            if self.over:
-                seat.forget_ahead()
-            seat.occupant = None
-            seat.vacant[0] = None
-
-    def _serve(self, worker: Worker, seat: Seat, pool: Pool) -> None:
-        self.served = True
-        if not seat.is_prepared_for(self.plan):
-            seat.prepare(self.plan, worker.lanes, pool.policy)
-            self.attendance.wake()
-        queue = self.queues[seat.index]
-        seat.look_ahead(partial(_claim_alone, queue, worker, pool))
-        while not self.over:
-            ticket = seat.taken_ahead(worker) or _claim(queue, worker)
-            if ticket is None:
-                return
-            self.delivery.finish(ticket, seat.load(ticket))
-            if pool.is_shared() and not seat.ahead:
-                return
-
-    def end(self) -> None:
-        """Let the workers turn away from it; what they still load is dropped."""
-        self.over = True
-        # The consumer may be on the short way, where it does not look for `over`.
-        self.plan.feed.slot.short_mark = -1
-        for queue in self.queues:
-            queue.clear()
-        self.delivery.wake()
-        for worker in self.reinforcements:
-            worker.sleeper.wake()
-
-
-def _claim(queue: deque[Ticket], worker: Worker) -> Ticket | None:
-    """Claim the next ticket for a worker, None if there is none."""
-    try:
-        # A for statement, since nothing can strike between its claim and the next line:
-        # a ticket that was claimed always says by whom, and is missed if that thread
-        # dies.
-        for ticket in iter(queue.popleft, None):
-            ticket.worker = worker
-            return ticket
-    except IndexError:
-        pass
-    return None
-
-
-def _claim_alone(queue: deque[Ticket], worker: Worker, pool: Pool) -> Ticket | None:
-    """Claim a ticket ahead of time, unless other epochs wait for their turn."""
-    return None if pool.is_shared() else _claim(queue, worker)
-
-
-class Worker:
-    """One worker thread.
-
-    Args:
-        pool: whose epochs it serves.
-        index: its id, and the number of its seat in every epoch.
-        lanes: threads that fetch samples of one batch beside it, or None.
-        only: the one epoch that it serves, for a reinforcement.
-    """
-
-    def __init__(
-        self,
-        pool: Pool,
-        index: int,
-        lanes: Lanes | None,
-        only: weakref.ref[Epoch] | None = None,
-    ) -> None:
-        self.index = index
-        self.lanes = lanes
-        self.sleeper: Sleeper = Sleeper()
-        self._pool = pool
-        self._only = only
-        self.thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Start the thread."""
-        self.thread = start_thread(self._run, f"dataloader-{self.index}")
-
-    @property
-    def name(self) -> str:
-        """The worker in words."""
-        return f"worker {self.index} (thread)"
-
-    @property
-    def ident(self) -> int | None:
-        """The thread's identifier."""
-        return None if self.thread is None else self.thread.ident
-
-    def is_alive(self) -> bool:
-        """Whether the thread runs, or is about to."""
-        return self.thread is None or self.thread.is_alive()
-
-    def _run(self) -> None:
-        pool = self._pool
-        turn = 0
-        while not pool.is_closing:
-            turn += 1
-            epoch = self._find(turn)
-            if epoch is not None:
-                epoch.serve(self, pool)
-                del epoch
-            elif self._only is not None and self._is_released():
-                return
-            else:
-                self._rest()
-
-    def _find(self, turn: int) -> Epoch | None:
-        """Return an epoch that wants this worker; ``turn`` varies which comes first."""
-        refs = self._pool.epochs if self._only is None else [self._only]
-        for offset in range(len(refs)):
-            epoch = refs[(turn + offset) % len(refs)]()
-            if epoch is not None and epoch.wants(self.index):
-                return epoch
-        return None
-
-    def _spin(self) -> bool:
-        """Look for work a little longer; return whether there is some.
-
-        Being woken costs more than a batch, so one worker of the pool stays at hand.
-        """
-        pool = self._pool
-        if pool.policy.cost_s > SPIN_BELOW_S or not pool.may_spin:
-            return False
-        try:
-            del pool.spinner[0]
-        except KeyError:
-            return False
-        try:
-            for _ in range(SPINS):
-                sched_yield()
-                if self._find(0) is not None:
-                    return True
-            return False
-        finally:
-            pool.spinner[0] = None
-
-    def _is_released(self) -> bool:
-        assert self._only is not None
-        epoch = self._only()
-        return epoch is None or epoch.over
-
-    def _rest(self) -> None:
-        """Sleep until there may be something to do."""
-        if self._only is not None:
-            self.sleeper.sleep()
-            return
-        pool = self._pool
-        pool.held_up.pop(self.index, None)
-        if self._spin():
-            return
-        sleeping = pool.sleeping
-        sleeping.append(self.sleeper.release)
-        # Look again after the announcement, or a ticket that came in between is missed.
-        if self._find(0) is None and not pool.is_closing:
-            self.sleeper.sleep()
-        # Not there: whoever woke it has taken it off the list.
-        with contextlib.suppress(ValueError):
-            sleeping.remove(self.sleeper.release)
 
 
 class Pool:
@@ -339,7 +106,7 @@ class Pool:
         for worker in self._workers:
             if worker.thread is None and not self.is_closing:
                 self._start_lanes(worker)
-                worker.start()
+                _start_worker(worker)
 
     def _start_lanes(self, worker: Worker) -> None:
         def start(number: int, run: Callable[[], None]) -> None:
@@ -479,7 +246,7 @@ class Pool:
         for index, worker in enumerate(self._workers):
             if not worker.is_alive() and not self.is_closing:
                 self._workers[index] = Worker(self, index, worker.lanes)
-                self._workers[index].start()
+                _start_worker(self._workers[index])
 
     def _reinforce(self, epoch: Epoch, wanted: Iterable[int]) -> None:
         """Give an epoch threads of its own for the seats on which nobody sits.
@@ -495,7 +262,7 @@ class Pool:
                 worker = Worker(self, index, None, weakref.ref(epoch))
                 self._extra.append(worker)
                 epoch.reinforcements.append(worker)
-                worker.start()
+                _start_worker(worker)
 
     def close(self, join_s: float = JOIN_S) -> None:
         """End all epochs and threads, and wait for them at most ``join_s`` in all."""
@@ -526,3 +293,7 @@ class Pool:
 
 def _lanes_of(ticket: Ticket, size: int) -> Iterable[int]:
     return range(size) if ticket.lane is None else (ticket.lane,)
+
+
+def _start_worker(worker: Worker) -> None:
+    worker.thread = start_thread(worker.run, f"dataloader-{worker.index}")

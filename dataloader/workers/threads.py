@@ -17,7 +17,6 @@ joined.
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 import weakref
 from typing import Any, NoReturn
@@ -34,10 +33,11 @@ from dataloader.stats import NOT_COUNTED, OCCUPANCY_EVERY
 from dataloader.worker_info import Task
 from dataloader.workers import watchdog
 from dataloader.workers.base import BatchIterator, EpochPlan, Failure
+from dataloader.workers.epoch import Epoch, WorkerHandle
 from dataloader.workers.helping import HelpingIterator
 from dataloader.workers.memory import keep_freed_memory
 from dataloader.workers.policy import Policy
-from dataloader.workers.pool import Epoch, Pool
+from dataloader.workers.pool import Pool
 from dataloader.workers.reorder import WAIT_SLICE_S, Ticket
 from dataloader.workers.seat import Seat
 
@@ -326,44 +326,7 @@ class ThreadIterator(HelpingIterator):
     @property
     def _workers(self) -> list[WorkerHandle]:
         """The epoch's workers, with the members of PyTorch's that are looked at."""
-        epoch = weakref.ref(self._epoch)
-        return [WorkerHandle(epoch, seat) for seat in self._seats]
-
-
-class WorkerHandle:
-    """A worker of one epoch, with the members that PyTorch's processes have."""
-
-    def __init__(self, epoch: weakref.ref[Epoch], seat: Seat) -> None:
-        self._epoch = epoch
-        self._seat = seat
-
-    def is_alive(self) -> bool:
-        """Whether the worker may still load something for the epoch."""
-        epoch = self._epoch()
-        is_over = epoch is None or epoch.over
-        return not (is_over and self._seat.vacant)
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait until the worker has left the epoch, at most ``timeout`` seconds."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while self.is_alive() and (deadline is None or time.monotonic() < deadline):
-            time.sleep(0.001)
-
-    @property
-    def pid(self) -> int:
-        """The process that the worker runs in: this one."""
-        return os.getpid()
-
-    @property
-    def exitcode(self) -> int | None:
-        """0 once the worker has left the epoch, None before."""
-        return None if self.is_alive() else 0
-
-    def terminate(self) -> None:
-        """End the epoch; a thread cannot be stopped inside a sample."""
-        epoch = self._epoch()
-        if epoch is not None:
-            epoch.end()
+        return [WorkerHandle(self._epoch, seat) for seat in self._seats]
 
 
 class ThreadBackend:
