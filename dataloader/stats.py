@@ -257,8 +257,9 @@ class Meter:
         sums = self._gone
         for tally in self._tallies:
             sums = sums.plus(tally)
-        # copy() is atomic, iterating while others append is an error.
-        records = list(self._records.copy())
+        # One by one: to iterate while others append is an error, for copy() as well. At
+        # worst one is missed for another that came meanwhile.
+        records = [self._records[i] for i in range(len(self._records))]
         return LoaderStats(
             epochs=sums.epochs,
             batches=sums.by_consumer + sum(sums.by_worker),

@@ -194,7 +194,10 @@ class Pool:
         They are inside samples that take long, maybe of an epoch that was abandoned,
         and do not count as awake until they are back.
         """
-        asleep = set(self.sleeping.copy())
+        try:
+            asleep = set(self.sleeping)
+        except RuntimeError:
+            return  # one has lain down or been woken just now
         for worker in self._workers:
             if worker.sleeper.release not in asleep:
                 self.held_up[worker.index] = None
