@@ -3,7 +3,38 @@
     scripts/bench permutation                  # or, in an environment that has them:
     python -X gil=0 -m benchmarks.bench_permutation --json out.json
 
-TABLE
+CPython 3.14.7t (PGO and LTO), two shared cores, NumPy 2.5, torch 2.14.1 with one
+thread. Millions of indices per second, medians of 5 rounds in which all take turns,
+each in a process of its own:
+
+====================  ======  ======  =====  =====
+what one call makes   cython  python  numpy  torch
+====================  ======  ======  =====  =====
+one, n=10**9             2.6    0.12
+32, n=10**9               19    0.45
+256, n=10**9              50     2.2
+8192, n=10**5             73      20
+8192, n=10**9             82      31
+8192, n=2**63-1           76      34
+8192 places, n=10**9      72      28
+whole, n=4096             95      18     90    173
+whole, n=10**6            72      16     54    149
+whole, n=10**7            48      12     14     20
+====================  ======  ======  =====  =====
+
+How to read it. *cython* and *python* are the twins. "32" to "8192" are slices in a row
+of one order, and 8192 is what a loader makes at a time; "one" is a single position, and
+"places" is a slice of random positions. NumPy and torch make an order whole
+(``Generator.permutation`` and ``randperm``), which is for scale: they cannot begin
+before the end, and of 10**9 indices hold 8 GB. Ours has the first 256 of any order
+after 4 us compiled, and 70 us in Python.
+
+Where we lose. torch shuffles what fits into the processor's caches two times faster. A
+call costs 1 us compiled (0.3 for one position), and 70 in Python, where NumPy takes
+some hundred small steps: ask for slices.
+
+The machine is shared. During the last three rows other programs kept both cores busy;
+the fastest rounds made 102, 22, 91 and 181; 79, 28, 87 and 168; 80, 18, 27 and 33.
 """
 
 from __future__ import annotations
