@@ -30,11 +30,14 @@ import dataloader
 from dataloader import DataLoader, IterableDataset
 from dataloader.errors import ConcurrentNextError, WorkerDiedError
 from dataloader.workers import pool as pool_module
+from dataloader.workers.base import EMPTY
 from dataloader.workers.policy import Policy
 from dataloader.workers.pool import Pool
+from dataloader.workers.reorder import Ticket
 from dataloader.workers.seat import Seat
 from dataloader.workers.sleeper import Sleeper
 from dataloader.workers.starting import Starter, start_thread
+from dataloader.workers.threads import ThreadIterator
 
 PACKAGE = str(Path(dataloader.__file__).parent)
 PAIRS = [[0, 1], [2, 3], [4, 5], [6]]
@@ -73,11 +76,14 @@ class Fault:
 
     def arm(self, places: int) -> None:
         """Let so many places pass before the next strike."""
-        self.struck = ""
-        self._left = places
+        with self._lock:
+            self.struck = ""
+            self._left = places
 
     def disarm(self) -> None:
-        self._left = -1
+        # Not while a thread counts down, which would arm it again.
+        with self._lock:
+            self._left = -1
 
     def start_thread(self, start: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``start`` for threads that may be struck."""
@@ -558,6 +564,21 @@ def test_no_wake_up_is_lost_between_consumers() -> None:
         consumer.join(60)
         assert not consumer.is_alive(), "an epoch hangs"
     assert sorted(batches) == sorted(expected * 90)
+
+
+def test_what_a_lane_began_after_its_worker_left_is_loaded() -> None:
+    with DataLoader(range(4), 2, num_workers=1, items_in_parallel=2) as loader:
+        iterator = iter(loader)
+        assert isinstance(iterator, ThreadIterator)
+        seat = iterator._epoch.seats[0]
+        assert wait_until(lambda: seat.is_prepared_for(iterator._plan) and seat.vacant)
+        ticket = Ticket(9, 0, [1, 3])
+        seat.ahead.append(ticket)
+        iterator._pool.wake_all()
+        assert wait_until(lambda: ticket.result is not EMPTY)
+        assert list(ticket.result) == [1, 3]
+        assert ticket.worker is iterator._pool._workers[0]
+        assert len(list(iterator)) == 2
 
 
 # One iterator at a time, and the end.

@@ -178,8 +178,9 @@ def test_a_wait_ends_when_the_result_comes(delivery: Delivery) -> None:
     for _ in range(300):
         (ticket,) = dispatched(delivery, 1)
         thread = finish_in_thread(delivery, [ticket])
-        # A lost wake-up would end it after a minute, empty-handed.
-        assert delivery.wait(60) is ticket
+        # A lost wake-up would end it after a minute, empty-handed. It may end early
+        # too, by a wake-up that the last wait did without.
+        assert (delivery.wait(60) or delivery.wait(60)) is ticket
         thread.join()
         delivery.drop_head()
 

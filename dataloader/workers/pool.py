@@ -97,11 +97,13 @@ class Epoch:
 
     def wants(self, index: int) -> bool:
         """Whether worker ``index`` has something to do here."""
-        if self.over or not self.seats[index].vacant:
+        seat = self.seats[index]
+        if self.over or not seat.vacant:
             return False
-        return bool(self.queues[index]) or (
-            self._all_attend and not self.seats[index].is_prepared_for(self.plan)
-        )
+        # Something ahead: a lane was still inside a job that its worker had to leave.
+        if self.queues[index] or seat.ahead:
+            return True
+        return self._all_attend and not seat.is_prepared_for(self.plan)
 
     def absent(self) -> list[int]:
         """Return the workers that have to attend and have not yet."""
@@ -136,7 +138,7 @@ class Epoch:
         queue = self.queues[seat.index]
         seat.look_ahead(partial(_claim_alone, queue, worker, pool))
         while not self.over:
-            ticket = seat.taken_ahead() or _claim(queue, worker)
+            ticket = seat.taken_ahead(worker) or _claim(queue, worker)
             if ticket is None:
                 return
             self.delivery.finish(ticket, seat.load(ticket))
@@ -416,8 +418,8 @@ class Pool:
             # Taken off the list and woken within one call of C: if Ctrl-C came in
             # between, the worker would sleep on and nobody would know.
             next(map(operator.call, iter(self.sleeping.pop, None)))
-        except (IndexError, RuntimeError):
-            pass  # nobody sleeps, or whoever did has been woken already
+        except IndexError:
+            pass  # nobody sleeps
 
     def wake_all(self) -> None:
         """Wake every worker, whether it sleeps or is about to."""

@@ -109,7 +109,10 @@ class Delivery(Protocol):
         """Forget the ticket that `head` returned."""
 
     def wait(self, timeout_s: float) -> Ticket | None:
-        """Sleep until `head` has something, at most ``timeout_s``."""
+        """Sleep until `head` has something, at most ``timeout_s``.
+
+        May return empty-handed before that, so callers ask again.
+        """
 
     def due(self) -> Ticket:
         """Return the oldest ticket whose result is missing."""
@@ -237,6 +240,9 @@ class Arrivals:
 
     def finish(self, ticket: Ticket, result: Any) -> None:
         """Store the result and wake the consumer if it waits for any."""
+        if ticket.result is not EMPTY:
+            # Of a worker that was taken for dead.
+            return
         ticket.result = result
         self._arrived.append(ticket)
         if self._is_awaited:

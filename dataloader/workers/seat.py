@@ -151,9 +151,17 @@ class Seat:
         if self._team is not None:
             self._team.forget()
 
-    def taken_ahead(self) -> Ticket | None:
-        """Return a ticket that the lanes have begun with, None if there is none."""
-        return self.ahead.popleft() if self.ahead else None
+    def taken_ahead(self, worker: Any) -> Ticket | None:
+        """Return a ticket that the lanes have begun with, None if there is none.
+
+        Args:
+            worker: who goes on with it. It was claimed for whoever sat here then.
+        """
+        for ticket in self.ahead:
+            ticket.worker = worker
+            del self.ahead[0]
+            return ticket
+        return None
 
     def load(self, ticket: Ticket) -> Any:
         """Return the ticket's batch, or the `Failure` in its place. Never raises."""

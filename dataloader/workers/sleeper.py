@@ -1,10 +1,10 @@
-"""Sleeping and being woken, with early wake-ups remembered, by one lock."""
+"""Sleeping and being woken, with early wake-ups remembered, by one queue."""
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
 
 __all__ = ["IDLE_S", "Sleeper"]
 
@@ -17,26 +17,34 @@ run now and then."""
 class Sleeper:
     """One thread sleeps, any thread wakes it.
 
-    The lock is locked as long as nobody has woken the sleeper.
+    The queue holds wake-ups that the sleeper has not noticed yet.
 
-    A lock rather than ``threading.Event``, which takes two locks and allocates a third
-    for each wait.
+    A queue rather than a lock: free-threaded builds try a lock 40 times, with a yield
+    of the time slice in between, before they let its thread sleep. Where all cores have
+    workers to run, the first of these yields gives the core away until a worker runs
+    out of tickets. A consumer that waited so came back when the window was empty, which
+    cost a tenth of the throughput at 0.5 ms a batch.
     """
 
-    __slots__ = ("_lock", "release")
+    __slots__ = ("_wakes", "release")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        #: What `wake` does, as a function of C; RuntimeError if woken already.
-        self.release: Callable[[], None] = self._lock.release
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+        #: What `wake` does, as a function of C.
+        self.release: Callable[[], None] = partial(self._wakes.put, None)
 
     def sleep(self, timeout_s: float = IDLE_S) -> bool:
-        """Wait for `wake`; return whether it came within ``timeout_s``."""
-        return self._lock.acquire(timeout=timeout_s)
+        """Wait for `wake`; return whether it came within ``timeout_s``.
+
+        Rarely it returns early, when several threads woke it at once the last time.
+        """
+        try:
+            self._wakes.get(timeout=timeout_s)
+        except Empty:
+            return False
+        return True
 
     def wake(self) -> None:
         """End the present or else the next `sleep`. Any thread, any number of times."""
-        # Unlocked already: an earlier wake-up has not been noticed yet, which will do.
-        with contextlib.suppress(RuntimeError):
+        if self._wakes.empty():
             self.release()
