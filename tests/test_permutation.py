@@ -6,6 +6,7 @@ quantiles at p = 1e-4 or beyond; weakened orders were seen to fail them.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 import tracemalloc
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 from twins import twins
 
@@ -124,6 +126,24 @@ def test_draws_and_keys_stay_the_same_for_ever(impl: ModuleType) -> None:
         "0x1.02c944fe71748p-2",
         "0x1.578fcbbd5a078p-1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("n", "digest"),
+    [
+        (4095, "47e696bbc224ec8b"),
+        (4096, "6444abdc44bf2491"),
+        (4097, "abcbf703d2336b09"),
+        (65 * 65, "c614f1a692e7abac"),
+        (2**16, "e5daadb31fb31645"),
+        (100_003, "5f21ddfaa1a8233d"),
+    ],
+)
+def test_whole_orders_stay_the_same_for_ever(
+    impl: ModuleType, n: int, digest: str
+) -> None:
+    words = whole(impl, n, 2**63 + n).astype("<i8")
+    assert hashlib.sha256(words.tobytes()).hexdigest()[:16] == digest
 
 
 @pytest.mark.parametrize("n", EDGES)
@@ -241,6 +261,152 @@ def test_the_package_uses_all_of_one_implementation() -> None:
     chosen = IMPLEMENTATIONS[-1]
     for name in _permutation_py.__all__:
         assert getattr(_fast, name) is getattr(chosen, name)
+
+
+# --- the twins ------------------------------------------------------------------------
+
+# Sizes at which the construction changes: 2**k and its neighbours, squares, the limit
+# of sorting, the ends.
+SIZES = st.one_of(
+    st.sampled_from([0, 1, 2, *EDGES, *LARGE]),
+    st.builds(
+        lambda exponent, offset: min((1 << exponent) + offset, 2**63 - 1),
+        st.integers(1, 63),
+        st.integers(-1, 1),
+    ),
+    st.builds(
+        lambda root, offset: root * root + offset,
+        st.integers(2, 3037000499),
+        st.integers(-1, 1),
+    ),
+    st.integers(0, 2**63 - 1),
+)
+KEYS = st.one_of(st.integers(0, 2**64 - 1), st.integers())
+
+both_twins = pytest.mark.skipif(len(IMPLEMENTATIONS) < 2, reason=_fast.REASON)
+
+
+def assert_same(name: str, *arguments: Any) -> None:
+    """Fail unless the twins return the same, or raise the same."""
+    python, cython = (outcome(twin, name, arguments) for twin in IMPLEMENTATIONS)
+    assert python == cython
+
+
+def outcome(twin: ModuleType, name: str, arguments: Any) -> tuple[Any, ...]:
+    try:
+        value = getattr(twin, name)(*arguments)
+    except Exception as error:
+        return type(error), str(error)
+    if isinstance(value, np.ndarray):
+        assert value.flags.writeable
+        return value.dtype, value.shape, value.tobytes()
+    return type(value), value
+
+
+@both_twins
+@given(n=SIZES, key=KEYS, data=st.data())
+def test_twins_cut_the_same_slices(n: int, key: int, data: st.DataObject) -> None:
+    start = data.draw(st.one_of(st.integers(0, n), st.integers(max(0, n - 40), n)))
+    stop = data.draw(st.integers(start, min(n, start + 300)))
+    assert_same("permute_range", start, stop, n, key)
+    if start < n:
+        assert_same("permute", start, n, key)
+
+
+@both_twins
+@given(n=SIZES.filter(bool), key=KEYS, data=st.data())
+def test_twins_look_up_the_same_positions(
+    n: int, key: int, data: st.DataObject
+) -> None:
+    shape = data.draw(array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=9))
+    numbers = st.integers(0, min(n, 2**63 - 1) - 1)
+    positions = data.draw(arrays(np.int64, shape, elements=numbers))
+    assert_same("permute_array", positions, n, key)
+    assert_same("permute_array", positions.T[..., ::2] if shape else positions, n, key)
+    assert_same("permute_array", positions.tolist(), n, key)
+
+
+@both_twins
+@given(
+    first=st.one_of(st.integers(0, 1000), st.integers(0, 2**63 - 401)),
+    count=st.integers(0, 400),
+    n=SIZES.filter(bool),
+    key=KEYS,
+)
+def test_twins_draw_the_same(first: int, count: int, n: int, key: int) -> None:
+    assert_same("random_below", first, count, n, key)
+    assert_same("uniforms", first, count, key)
+
+
+@both_twins
+@given(parts=st.lists(st.integers(), max_size=6))
+def test_twins_derive_the_same_keys(parts: list[int]) -> None:
+    assert_same("derive_key", *parts)
+
+
+BAD: dict[str, list[tuple[Any, ...]]] = {
+    "permute": [(5, 5, 1), (-1, 5, 1), (0, 0, 1), (1, 2**63, 1), (5000, 5000, 1)],
+    "permute_range": [
+        *((3, 2, 5, 1), (-1, 2, 5, 1), (0, 6, 5, 1), (0, 0, -1, 1), (0, 1, 2**63, 1)),
+        *((3, 2, 5000, 1), (-1, 2, 5000, 1), (0, 5001, 5000, 1), (0, 2**64, 2**65, 1)),
+    ],
+    "permute_array": [
+        *(([5], 5, 1), ([-1], 5, 1), ([5000], 5000, 1), ([-1], 5000, 1)),
+        *(([0], 0, 1), ([], -1, 1), ([0], 2**63, 1), ([2**63], 2**63 - 1, 1)),
+    ],
+    "random_below": [
+        *((0, 1, 0, 1), (0, 1, -1, 1), (0, 1, 2**63, 1)),
+        *((-1, 1, 6, 1), (0, -1, 6, 1), (2**63, 1, 6, 1)),
+    ],
+    "uniforms": [(-1, 1, 1), (0, -1, 1), (2**63, 1, 1)],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [(name, case) for name in BAD for case in BAD[name]]
+)
+def test_what_is_out_of_range_is_refused_with_its_value(
+    impl: ModuleType, name: str, arguments: Any
+) -> None:
+    with pytest.raises(ValueError, match=r"must (be|have) .*, got ") as caught:
+        getattr(impl, name)(*arguments)
+    if impl is not _permutation_py:
+        expected = outcome(_permutation_py, name, arguments)
+        assert (caught.type, str(caught.value)) == expected
+
+
+GOOD: dict[str, tuple[Any, ...]] = {
+    "permute": (1, 5000, 1),
+    "permute_range": (1, 3, 5000, 1),
+    "permute_array": ([1, 3], 5000, 1),
+    "random_below": (0, 3, 6, 1),
+    "uniforms": (0, 3, 1),
+    "derive_key": (1, 2),
+}
+PLACES = [(name, place) for name in GOOD for place in range(len(GOOD[name]))]
+
+
+@pytest.mark.parametrize("bad", [None, "5", 2.0, 2.5, np.float64(2), [1.5], b"1"])
+@pytest.mark.parametrize(("name", "place"), PLACES)
+def test_what_is_no_integer_is_refused(
+    impl: ModuleType, name: str, place: int, bad: Any
+) -> None:
+    arguments = (*GOOD[name][:place], bad, *GOOD[name][place + 1 :])
+    with pytest.raises(TypeError) as caught:
+        getattr(impl, name)(*arguments)
+    expected = outcome(_permutation_py, name, arguments)
+    assert (caught.type, str(caught.value)) == expected
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint64, np.int8, np.uint8])
+@pytest.mark.parametrize(("name", "place"), PLACES)
+def test_any_kind_of_integer_is_an_integer(
+    impl: ModuleType, name: str, place: int, kind: Any
+) -> None:
+    for value in (1, 100):
+        plain = (*GOOD[name][:place], value, *GOOD[name][place + 1 :])
+        other = (*GOOD[name][:place], kind(value), *GOOD[name][place + 1 :])
+        assert outcome(impl, name, other) == outcome(impl, name, plain)
 
 
 # --- randomness -----------------------------------------------------------------------

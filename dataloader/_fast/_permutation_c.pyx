@@ -1,7 +1,7 @@
 """Keyed random order, compiled: the twin of `_permutation_py`, which explains it.
 
-The functions that Python calls make the arrays and settle what holds for a whole slice.
-The loops below them touch no Python object and run without the GIL.
+The functions that Python calls check arguments, make the arrays and settle what holds
+for a whole slice. The loops below them touch no Python object and run without the GIL.
 """
 
 from libc.math cimport sqrt
@@ -11,6 +11,14 @@ from libc.string cimport memset
 import numpy as np
 
 from dataloader._fast import _permutation_py
+from dataloader._fast._checks import (
+    checked_draws,
+    checked_position,
+    checked_positions,
+    checked_size,
+    checked_slice,
+    word_of,
+)
 
 __all__ = [
     "SORTED_LIMIT",
@@ -49,8 +57,6 @@ SORTED_LIMIT = _permutation_py.SORTED_LIMIT
 IS_CHECKED = bool(DATALOADER_IS_CHECKED)
 """Whether the kernels check their indices; they were built for debugging then."""
 
-_MASK64 = 0xFFFFFFFFFFFFFFFF
-
 
 # --- hashing -------------------------------------------------------------------------
 
@@ -82,7 +88,7 @@ def derive_key(*parts):
     cdef uint64_t key = stream_of(<uint64_t>len(parts), FOR_PARTS)
     cdef uint64_t word
     for part in parts:
-        word = part & _MASK64
+        word = word_of(part)
         key = mix(key + stream_of(word, FOR_PARTS))
     return key
 
@@ -98,21 +104,25 @@ cdef struct Order:
     uint64_t[HALF_ROUNDS] keys
 
 
-def permute(uint64_t index, uint64_t n, key):
+def permute(index, n, key):
     """Return the value at one position of the shuffled ``range(n)``."""
-    if n <= <uint64_t>SORTED_LIMIT:
-        return int(_sorted_order(n, key)[index])
+    index, n = checked_position(index, n)
+    cdef uint64_t word = word_of(key)
+    if n <= SORTED_LIMIT:
+        return int(_sorted_order(n, word)[index])
     # Too short to be worth letting other threads in.
-    cdef Order order = order_of(n, key & _MASK64)
+    cdef Order order = order_of(n, word)
     return settled(walk_once(index, &order), &order)
 
 
 def permute_range(start, stop, n, key):
     """Return the slice ``[start:stop]`` of the shuffled ``range(n)``."""
+    start, stop, n = checked_slice(start, stop, n)
+    cdef uint64_t word = word_of(key)
     if n <= SORTED_LIMIT:
-        return _sorted_order(n, key)[start:stop].copy()
+        return _sorted_order(n, word)[start:stop].copy()
     values = np.empty(stop - start, dtype=np.int64)
-    cdef Order order = order_of(n, key & _MASK64)
+    cdef Order order = order_of(n, word)
     cdef int64_t[::1] out = values
     cdef uint64_t first = start
     with nogil:
@@ -122,23 +132,24 @@ def permute_range(start, stop, n, key):
 
 def permute_array(indices, n, key):
     """Return the values at the given positions of the shuffled ``range(n)``."""
+    positions, n = checked_positions(indices, n)
+    cdef uint64_t word = word_of(key)
+    values = positions.reshape(-1)
     if n <= SORTED_LIMIT:
-        return _sorted_order(n, key)[np.asarray(indices, dtype=np.int64)]
-    values = np.array(indices, dtype=np.uint64, order="C")
-    cdef Order order = order_of(n, key & _MASK64)
-    cdef uint64_t[::1] flat = values.reshape(-1)
+        return _sorted_order(n, word)[values].reshape(positions.shape)
+    cdef Order order = order_of(n, word)
+    cdef uint64_t[::1] flat = values
     with nogil:
         replace_positions(flat, &order)
-    return values.view(np.int64)
+    return positions.view(np.int64)
 
 
-def _sorted_order(n, key):
+def _sorted_order(Py_ssize_t n, uint64_t key):
     values = np.empty(n, dtype=np.int64)
     cdef int64_t[::1] order = values
     cdef uint64_t[::1] hashes = np.empty(n, dtype=np.uint64)
-    cdef uint64_t word = key & _MASK64
     with nogil:
-        sort_by_hash(order, hashes, stream_of(word, FOR_ORDER))
+        sort_by_hash(order, hashes, stream_of(key, FOR_ORDER))
     return values
 
 
@@ -293,13 +304,16 @@ cdef void replace_positions(uint64_t[::1] values, const Order* order) noexcept n
 # --- draws with replacement ----------------------------------------------------------
 
 
-def random_below(uint64_t counter_start, count, uint64_t n, key):
+def random_below(counter_start, count, n, key):
     """Return draws ``counter_start, counter_start + 1, ...`` of a stream below ``n``."""
+    first, count = checked_draws(counter_start, count)
+    cdef uint64_t size = checked_size(n)
+    cdef uint64_t word = word_of(key)
+    cdef uint64_t counter = first
     values = np.empty(count, dtype=np.int64)
     cdef int64_t[::1] out = values
-    cdef uint64_t word = key & _MASK64
     with nogil:
-        draw_below(out, stream_of(word, FOR_DRAWS), counter_start, n)
+        draw_below(out, stream_of(word, FOR_DRAWS), counter, size)
     return values
 
 
@@ -317,13 +331,15 @@ cdef void draw_below(
         out[i] = high_word(word, n)
 
 
-def uniforms(uint64_t counter_start, count, key):
+def uniforms(counter_start, count, key):
     """Return draws ``counter_start, counter_start + 1, ...`` of a stream in [0, 1)."""
+    first, count = checked_draws(counter_start, count)
+    cdef uint64_t word = word_of(key)
+    cdef uint64_t counter = first
     values = np.empty(count, dtype=np.float64)
     cdef double[::1] out = values
-    cdef uint64_t word = key & _MASK64
     with nogil:
-        draw_uniforms(out, stream_of(word, FOR_UNIFORMS), counter_start)
+        draw_uniforms(out, stream_of(word, FOR_UNIFORMS), counter)
     return values
 
 

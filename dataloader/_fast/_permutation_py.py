@@ -22,8 +22,8 @@ How the bijection works:
 Mixed radices instead of the usual split into bits keep the cost the same for every
 ``n``: just above a power of two, bits send half of the values through a second time.
 
-The callers check arguments; here ``0 <= index < n < 2**63`` is taken for granted, and
-keys are any integers, of which the low 64 bits count.
+Positions and sizes are checked (`_checks`); keys are any integers, of
+which the low 64 bits count.
 """
 
 from __future__ import annotations
@@ -32,6 +32,15 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from dataloader._fast._checks import (
+    checked_draws,
+    checked_position,
+    checked_positions,
+    checked_size,
+    checked_slice,
+    word_of,
+)
 
 __all__ = [
     "SORTED_LIMIT",
@@ -120,10 +129,13 @@ def derive_key(*parts: int) -> int:
 
     Args:
         parts: integers, of which the low 64 bits count (so -1 is 2**64 - 1).
+
+    Raises:
+        TypeError: one of them is no integer.
     """
     key = _stream(len(parts), _FOR_PARTS)
     for part in parts:
-        key = _mix((key + _stream(part, _FOR_PARTS)) & _MASK64)
+        key = _mix((key + _stream(word_of(part), _FOR_PARTS)) & _MASK64)
     return key
 
 
@@ -137,7 +149,13 @@ def permute(index: int, n: int, key: int) -> int:
         index: a position, ``0 <= index < n``.
         n: size of the range, at most 2**63 - 1.
         key: which of the shuffles.
+
+    Raises:
+        TypeError: an argument is no integer.
+        ValueError: ``index`` or ``n`` is out of its range.
     """
+    index, n = checked_position(index, n)
+    key = word_of(key)
     if n <= SORTED_LIMIT:
         return int(_sorted_order(n, key)[index])
     a, b = _radices(n)
@@ -159,7 +177,13 @@ def permute_range(start: int, stop: int, n: int, key: int) -> NDArray[np.int64]:
 
     Returns:
         ``stop - start`` values, the array being the caller's own.
+
+    Raises:
+        TypeError: an argument is no integer.
+        ValueError: not ``0 <= start <= stop <= n < 2**63``.
     """
+    start, stop, n = checked_slice(start, stop, n)
+    key = word_of(key)
     if n <= SORTED_LIMIT:
         return _sorted_order(n, key)[start:stop].copy()
     return _scatter(np.arange(start, stop, dtype=np.uint64), n, key)
@@ -175,10 +199,16 @@ def permute_array(indices: ArrayLike, n: int, key: int) -> NDArray[np.int64]:
 
     Returns:
         values of the shape of ``indices``.
+
+    Raises:
+        TypeError: an argument is not made of integers.
+        ValueError: a position or ``n`` is out of its range.
     """
-    if n <= SORTED_LIMIT:
-        return _sorted_order(n, key)[np.asarray(indices, dtype=np.int64)]
-    return _scatter(np.array(indices, dtype=np.uint64), n, key)
+    positions, n = checked_positions(indices, n)
+    key = word_of(key)
+    flat = positions.reshape(-1)
+    values = _scatter(flat, n, key) if n > SORTED_LIMIT else _sorted_order(n, key)[flat]
+    return values.reshape(positions.shape)
 
 
 def _sorted_order(n: int, key: int) -> NDArray[np.int64]:
@@ -291,8 +321,14 @@ def random_below(counter_start: int, count: int, n: int, key: int) -> NDArray[np
         count: how many draws.
         n: values are in ``[0, n)``, ``1 <= n < 2**63``.
         key: which of the streams.
+
+    Raises:
+        TypeError: an argument is no integer.
+        ValueError: ``n`` is out of its range, or a draw's number not in [0, 2**63).
     """
-    words = _hashes(_stream(key, _FOR_DRAWS), counter_start, count)
+    first, count = checked_draws(counter_start, count)
+    n = checked_size(n)
+    words = _hashes(_stream(word_of(key), _FOR_DRAWS), first, count)
     size = _word(n)
     uneven = _word((1 << 64) % n)
     rejected = np.flatnonzero(words * size < uneven)
@@ -323,7 +359,12 @@ def uniforms(counter_start: int, count: int, key: int) -> NDArray[np.float64]:
 
     Returns:
         float64 multiples of 2**-53.
+
+    Raises:
+        TypeError: an argument is no integer.
+        ValueError: a draw's number is not in [0, 2**63).
     """
-    words = _hashes(_stream(key, _FOR_UNIFORMS), counter_start, count)
+    first, count = checked_draws(counter_start, count)
+    words = _hashes(_stream(word_of(key), _FOR_UNIFORMS), first, count)
     words >>= _word(11)
     return words.astype(np.float64) * 2.0**-53

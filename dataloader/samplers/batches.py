@@ -180,9 +180,9 @@ class BatchIterator(Iterator[list[T]]):
     ) -> None:
         if not isinstance(source, IndexIterator):
             source = PulledIterator(source, sampler)
-        self.source = source
-        self.batch_size = batch_size
-        self.drop_last = drop_last
+        self.source: IndexIterator[T] = source
+        self.batch_size: int = batch_size
+        self.drop_last: bool = drop_last
         self._take = source.take
         self._request = ((batch_size,),)
         # The batch that was taken and has not been returned, if any. A short one that

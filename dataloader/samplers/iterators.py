@@ -113,7 +113,7 @@ class _BlockIterator(IndexIterator[T_co]):
     __slots__ = ("_block", "_first", "_position", "total")
 
     def __init__(self, total: int, unit: int) -> None:
-        self.total = total
+        self.total: int = total
         self._position = 0
         self._block: tuple[int, list[T_co]] = (0, [])
         self._first = unit if unit <= SORTED_LIMIT else _FIRST_BLOCK
