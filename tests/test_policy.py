@@ -214,6 +214,12 @@ def test_one_worker_may_be_awake_however_few_cores_there_are(
     assert not policy.allows_worker(1)
 
 
+def test_a_worker_is_woken_if_more_are_held_up_than_are_awake(policy: Policy) -> None:
+    policy.cost_s = CHEAP
+    assert policy.wants_worker(-1)
+    assert policy.allows_worker(-1)
+
+
 def test_the_cores_are_those_that_the_process_may_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -150,9 +150,9 @@ class Policy:
         """Whether a new batch is worth waking another worker for.
 
         Args:
-            awake: number of workers that are awake.
+            awake: number of workers that are awake, see `Pool.awake`.
         """
-        if awake == 0 or self.cost_s >= HELP_BELOW_S:
+        if awake <= 0 or self.cost_s >= HELP_BELOW_S:
             return True
         return self.cost_s > SPARE_CORE_BELOW_S and awake < self.cores
 

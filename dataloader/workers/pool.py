@@ -16,8 +16,9 @@ abandoned.
 
 Guards: threads are started by `_starter`, one call at a time, which alone changes
 `_workers` and `_extra`; they are read by all. A worker is in them before it runs.
-`_epochs` is a dictionary and `sleeping` a deque, whose single operations are atomic. An
-epoch's queues are deques too; `over` and `is_closing` are set once.
+`_epochs` and `held_up` are dictionaries and `sleeping` is a deque, whose single
+operations are atomic. An epoch's queues are deques too; `over` and `is_closing` are set
+once.
 
 Shutdown: `close` says so to all epochs, wakes all threads and waits a bounded time for
 them. Threads are daemons: one that is stuck in a sample does not hold up the
@@ -272,12 +273,14 @@ class Worker:
         if self._only is not None:
             self.sleeper.sleep()
             return
+        pool = self._pool
+        pool.held_up.pop(self.index, None)
         if self._spin():
             return
-        sleeping = self._pool.sleeping
+        sleeping = pool.sleeping
         sleeping.append(self.sleeper.release)
         # Look again after the announcement, or a ticket that came in between is missed.
-        if self._find(0) is None and not self._pool.is_closing:
+        if self._find(0) is None and not pool.is_closing:
             self.sleeper.sleep()
         # Not there: whoever woke it has taken it off the list.
         with contextlib.suppress(ValueError):
@@ -306,6 +309,8 @@ class Pool:
         self.is_closing: bool = False
         # What wakes each worker that sleeps, the last to lie down at the end.
         self.sleeping: deque[Callable[[], None]] = deque()
+        # Indices of workers that neither sleep nor come, until they look for work.
+        self.held_up: dict[int, None] = {}
         self._starter = Starter(self._fail)
         self._is_started = False
         # A dictionary, whose single operations are atomic, and no lock: `leave` may be
@@ -403,14 +408,30 @@ class Pool:
 
     @property
     def awake(self) -> int:
-        """Number of workers that do not sleep."""
-        return self.size - len(self.sleeping)
+        """Number of workers that do not sleep and are not held up.
+
+        A worker that is about to lie down may count as both, until it lies down again;
+        so the number may be less than 0.
+        """
+        return self.size - len(self.sleeping) - len(self.held_up)
 
     def support(self, count: int) -> None:
         """Wake up to ``count`` workers for a consumer that lacks its batch."""
         while count > 0 and self.sleeping and self.policy.allows_worker(self.awake):
             self._wake_one()
             count -= 1
+
+    def relieve(self) -> None:
+        """Wake a sleeper in place of the workers that are awake and do not come.
+
+        They are inside samples that take long, maybe of an epoch that was abandoned,
+        and do not count as awake until they are back.
+        """
+        asleep = set(self.sleeping.copy())
+        for worker in self._workers:
+            if worker.sleeper.release not in asleep:
+                self.held_up[worker.index] = None
+        self._wake_one()
 
     def _wake_one(self) -> None:
         """Wake the worker that lay down last, if any sleeps."""

@@ -43,6 +43,10 @@ from dataloader.workers.seat import Seat
 
 __all__ = ["ThreadBackend", "ThreadIterator"]
 
+PATIENCE_S = 0.001
+"""How long a batch may wait for a worker that is awake while others sleep. The next
+time twice as long, so that a wait which this does not help is not a busy one."""
+
 
 class ThreadIterator(HelpingIterator):
     """Iterator over the batches of one epoch, loaded by the pool's threads.
@@ -204,8 +208,8 @@ class ThreadIterator(HelpingIterator):
 
     def _await(self) -> Ticket:
         """Help or sleep until a result is there."""
-        timeout_s = self._plan.timeout_s
         started = time.monotonic()
+        patience_s = PATIENCE_S
         slices = 0
         due = self._delivery.due()
         if due.lane is not None and due.worker is None:
@@ -220,21 +224,38 @@ class ThreadIterator(HelpingIterator):
             if ticket is not None:
                 return ticket
             self._pool.support(len(self._epoch.queues[0]))
-            left = WAIT_SLICE_S
-            if timeout_s > 0:
-                left = min(left, started + timeout_s - time.monotonic())
+            is_short = patience_s < WAIT_SLICE_S and self._lacks_worker()
+            left = patience_s if is_short else WAIT_SLICE_S
+            if self._plan.timeout_s > 0:
+                left = min(left, started + self._plan.timeout_s - time.monotonic())
             ticket = self._delivery.wait(max(left, 0))
             if ticket is not None:
                 return ticket
-            if self._epoch.over:
-                raise self._pool.closed_error()
-            due = self._delivery.due()
-            if timeout_s > 0 and time.monotonic() - started >= timeout_s:
-                text = watchdog.report(due)
-                raise WorkerTimeoutError.after(timeout_s, due.number, text)
+            self._check_wait(started)
+            if is_short:
+                patience_s *= 2
+                self._pool.relieve()
+                continue
             slices += 1
             if slices % 2 == 0:
+                due = self._delivery.due()
                 self._pool.tend(self._epoch, due, is_starving=slices > 2)
+
+    def _check_wait(self, started: float) -> None:
+        """Raise what ends a wait that began at a moment of ``time.monotonic()``."""
+        if self._epoch.over:
+            raise self._pool.closed_error()
+        timeout_s = self._plan.timeout_s
+        if timeout_s > 0 and time.monotonic() - started >= timeout_s:
+            due = self._delivery.due()
+            text = watchdog.report(due)
+            raise WorkerTimeoutError.after(timeout_s, due.number, text)
+
+    def _lacks_worker(self) -> bool:
+        """Whether a batch is unclaimed though there are sleepers who could load it."""
+        if not self._pool.sleeping or self._plan.iterable:
+            return False
+        return bool(self._epoch.queues[0])
 
     def _retire(self, ticket: Ticket) -> None:
         """Take a worker whose iterable dataset is exhausted out of the cycle."""
