@@ -13,20 +13,25 @@ __all__ = ["MODES", "ByWorkers", "Helping", "Inline", "Scripted", "use"]
 
 
 class Helping(Policy):
-    """No worker is ever woken, so the consumer claims every batch itself."""
+    """No worker is ever woken, so the consumer claims every batch itself.
+
+    Attributes:
+        lets_workers: workers are woken after all.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.cost_s = 1e-6
+        self.lets_workers = False
 
     def note(self, cost_s: float) -> None:
         """Learn nothing."""
 
     def wants_worker(self, awake: int) -> bool:
-        return self.info_was_asked
+        return self.info_was_asked or self.lets_workers
 
     def allows_worker(self, awake: int) -> bool:
-        return self.info_was_asked
+        return self.info_was_asked or self.lets_workers
 
 
 class Inline(Policy):
