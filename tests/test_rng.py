@@ -117,7 +117,7 @@ def test_an_epoch_that_is_set_again_has_the_same_numbers(
         collate_fn=lambda batch: (batch, draw("collate_fn")),
         help=False,
     )
-    numbers = []
+    numbers: list[Any] = []
     with loader:
         for epoch in (3, 3, 4, 3, 3):
             loader.set_epoch(epoch)
