@@ -107,6 +107,27 @@ def test_batches_without_workers_are_counted_when_they_are_delivered() -> None:
             assert loader.stats().batches == loader.stats().by_consumer == number
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_that_is_being_loaded_does_not_count_yet(workers: int) -> None:
+    counts: list[int] = []
+
+    class Asking:
+        def __len__(self) -> int:
+            return 20
+
+        def __getitem__(self, index: int) -> int:
+            counts.append(loader.stats().batches)
+            return index
+
+    options: dict[str, Any] = {"replicate": "none", "collate_fn": list}
+    loader = DataLoader(Asking(), num_workers=workers, **options)
+    if workers:
+        use(loader, Inline())
+    assert len(list(loader)) == 20
+    assert counts == list(range(20))
+    loader.close()
+
+
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_batches_of_a_stream_are_counted(workers: int) -> None:
     loader = DataLoader(Stream(), 4, num_workers=workers, collate_fn=list)
