@@ -157,13 +157,15 @@ class Scope(Presence):
             is false too, while the thread is at something else that the scope must
             outlast: it asks the sampler for a batch to load, or becomes a worker.
         owner: the identifier of the thread that made it.
+        drawn_at: the place that the generator was made for; None to have it made anew
+            where that place is loaded again.
     """
 
     __slots__ = (
         "_generator",
-        "_key",
         "by_item",
         "cursor",
+        "drawn_at",
         "epoch",
         "info",
         "owner",
@@ -186,7 +188,7 @@ class Scope(Presence):
         self.watch: Callable[[], None] | None = None
         self.is_active = False
         self.owner: int = threading.get_ident()
-        self._key: tuple[int, ...] | None = None
+        self.drawn_at: tuple[int, ...] | None = None
         self._generator: np.random.Generator | None = None
 
     def copy(self) -> Scope:
@@ -199,6 +201,13 @@ class Scope(Presence):
         )
         return other
 
+    def begin(self, seed: int, epoch: int) -> None:
+        """Begin with an epoch; if it is the same again, so are the random numbers."""
+        self.seed, self.epoch = seed, epoch
+        self.drawn_at = None
+        if self.info is not None and self.info.rng is not None:
+            self.info.rng._place = None
+
     @property
     def batch(self) -> int:
         """Number of the batch within the epoch."""
@@ -207,9 +216,9 @@ class Scope(Presence):
     def generator(self, item: int | None) -> np.random.Generator:
         """Return the generator of a place: one object while the place is the same."""
         key = (self.epoch, *self._place(item))
-        if key != self._key:
+        if key != self.drawn_at:
             self._generator = _philox(self.seed, *key)
-            self._key = key
+            self.drawn_at = key
         assert self._generator is not None
         return self._generator
 

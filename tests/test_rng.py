@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeLoader
+from policies import MODES, use
 
 from dataloader import DataLoader, IterableDataset, get_worker_info, rng
 
@@ -83,6 +84,76 @@ def test_the_same_numbers_with_persistent_workers() -> None:
         Noise(), 4, num_workers=2, persistent_workers=True, seed=5, collate_fn=list
     )
     assert epochs(loader, 3) == reference(Noise(), 3, seed=5)
+
+
+@pytest.mark.parametrize("place", ["sample", "collate_fn", "worker"])
+@pytest.mark.parametrize("items_in_parallel", [1, 2])
+def test_an_epoch_that_is_set_again_has_the_same_numbers(
+    place: str, items_in_parallel: int
+) -> None:
+    """Also where a worker's first place is the one at which it drew last."""
+
+    def draw(where: str) -> float:
+        if place == "worker":
+            info = get_worker_info()
+            assert info is not None
+            assert info.rng is not None
+            return info.rng.random_generator.random()
+        return float(rng().random()) if where == place else 0.0
+
+    class Lone:
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> float:
+            return draw("sample")
+
+    loader = DataLoader(
+        Lone(),
+        num_workers=1,
+        persistent_workers=True,
+        items_in_parallel=items_in_parallel,
+        seed=2,
+        collate_fn=lambda batch: (batch, draw("collate_fn")),
+        help=False,
+    )
+    numbers: list[Any] = []
+    with loader:
+        for epoch in (3, 3, 4, 3, 3):
+            loader.set_epoch(epoch)
+            numbers += loader
+    assert numbers[1] == numbers[3] == numbers[4] == numbers[0] != numbers[2]
+
+
+@pytest.mark.parametrize("mode", ["no workers", "inline", "helping"])
+def test_a_batch_that_an_interrupt_broke_off_has_the_same_numbers(mode: str) -> None:
+    def collate(batch: list[Any]) -> Any:
+        [(index, _)] = batch
+        if index in left:
+            left.remove(index)
+            raise KeyboardInterrupt
+        return batch, rng().random()
+
+    def make() -> DataLoader[Any]:
+        workers = 0 if mode == "no workers" else 2
+        loader = DataLoader(Noise(), num_workers=workers, seed=5, collate_fn=collate)
+        if workers:
+            use(loader, MODES[mode]())
+        return loader
+
+    left: set[int] = set()
+    expected = list(make())
+    left.update({0, 7, 8, SIZE - 1})
+    iterator = iter(make())
+    seen: list[Any] = []
+    while True:
+        try:
+            seen.extend(iterator)
+            break
+        except KeyboardInterrupt:
+            pass
+    assert not left
+    assert seen == expected
 
 
 def test_numbers_differ_between_samples_epochs_and_seeds() -> None:

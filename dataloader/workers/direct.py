@@ -64,6 +64,8 @@ class DirectIterator(BatchIterator):
                 self._enter(outer)
             scope.is_active = True
             if self._made is EMPTY:
+                # An interrupt may have broken off the same batch: the same numbers.
+                scope.drawn_at = None
                 self._made = self._fetch(self._source, self._collate, task, scope)
             if self._made is END:
                 self._stop()

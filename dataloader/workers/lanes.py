@@ -214,7 +214,7 @@ class Team:
             part.told = self._times_set
             set_epoch(part.dataset, self._epoch)
         worker = self._worker.scope
-        part.scope.seed, part.scope.epoch = worker.seed, worker.epoch
+        part.scope.begin(worker.seed, worker.epoch)
         return part
 
     def _make_part(self) -> _Part:

@@ -200,7 +200,7 @@ class Seat:
         """Return the epoch's scope: a kept one is moved, as `info.rng` reads it."""
         if self._replica is None:
             return Scope(plan.seed, plan.epoch, self.index if plan.iterable else None)
-        self._scope.seed, self._scope.epoch = plan.seed, plan.epoch
+        self._scope.begin(plan.seed, plan.epoch)
         return self._scope
 
     def _settle(self, plan: EpochPlan, lanes: Lanes | None) -> None:
