@@ -40,6 +40,7 @@ from dataloader.datasets import (
 from dataloader.loader import DataLoader
 from dataloader.samplers import (
     BatchSampler,
+    BucketBatchSampler,
     DistributedSampler,
     RandomSampler,
     Sampler,
@@ -55,6 +56,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BatchSampler",
+    "BucketBatchSampler",
     "BuildInfo",
     "ChainDataset",
     "ConcatDataset",

@@ -28,6 +28,7 @@ from dataloader.fetch import Check, require_all
 from dataloader.replicate import make_snapshot, set_epoch, takes_epoch
 from dataloader.samplers import (
     BatchSampler,
+    BucketBatchSampler,
     RandomSampler,
     SequentialSampler,
     SubsetRandomSampler,
@@ -68,7 +69,12 @@ _FROZEN = frozenset(
         "sampler",
     )
 )
-_OWN_SEEDED = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+_OWN_SEEDED = (
+    BucketBatchSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 _KEY_OF_BASE_SEED = 1
 
 
@@ -427,8 +433,10 @@ class DataLoader(TorchTwin, Generic[T_co], torch_name="DataLoader"):
         """Return the next epoch's number, and tell it to a seeded sampler of ours."""
         epoch = int(self._epoch)
         # What decides the order: the sampler itself, or what its batches are made of.
-        sampler: Any = getattr(self.batch_sampler, "sampler", self.sampler)
+        sampler: Any = self.batch_sampler
         # Of the type, as isinstance would have torch's classes looked up.
+        if not issubclass(type(sampler), BucketBatchSampler):
+            sampler = getattr(sampler, "sampler", self.sampler)
         if issubclass(type(sampler), _OWN_SEEDED):
             if sampler.seed is not None:
                 sampler.set_epoch(epoch)

@@ -16,6 +16,7 @@ import tracemalloc
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from types import FrameType
 from typing import Any
 
@@ -36,7 +37,7 @@ from dataloader import (
 )
 from dataloader._fast import derive_key, permute_range
 from dataloader.errors import InterruptedSamplerError
-from dataloader.samplers import IndexIterator
+from dataloader.samplers import IndexIterator, weighted
 
 SEEDED: dict[str, Callable[..., Any]] = {
     "random": lambda **o: RandomSampler(range(50), **o),
@@ -360,12 +361,69 @@ def test_an_index_without_weight_never_comes(weights: list[float], seed: int) ->
     assert set(once) == positive
 
 
+@pytest.mark.parametrize("replacement", [True, False])
+def test_more_weights_than_torch_takes_are_drawn_from(replacement: bool) -> None:
+    # Weight at both ends, next to zeros, and in the midst of them.
+    n = 2**24 + 3
+    weights = np.zeros(n)
+    positive = [0, 2**23, n - 1]
+    weights[positive] = [3.0, 1.0, 2.0]
+    drawn = Counter(WeightedRandomSampler(weights, 3, replacement, seed=6))
+    assert set(drawn) <= set(positive)
+    if not replacement:
+        assert sorted(drawn) == positive
+
+
+def test_draws_are_the_same_for_ever() -> None:
+    weights = [0.0, 0.5, 3.0, 0.0, 1e-300, 7.0, 1.0, 2.5, 0.1, 0.0]
+    sampler = WeightedRandomSampler(weights, 12, seed=2026)
+    once = WeightedRandomSampler(weights, 7, replacement=False, seed=2026)
+    assert list(sampler) == [6, 5, 5, 5, 7, 5, 7, 2, 5, 5, 5, 5]
+    assert list(once) == [7, 5, 2, 1, 6, 8, 4]
+    sampler.set_epoch(3)
+    once.set_epoch(3)
+    assert list(sampler) == [5, 5, 8, 2, 2, 5, 7, 5, 7, 5, 2, 5]
+    assert list(once) == [5, 7, 2, 1, 6, 8, 4]
+
+
+def test_weights_as_far_apart_as_floats_can_be_are_ranked_by_weight() -> None:
+    weights = [5e-324, 1.7e308, 0.0, 1e-160, 1e150]
+    for seed in range(50):
+        once = WeightedRandomSampler(weights, 4, replacement=False, seed=seed)
+        assert list(once) == [1, 4, 3, 0]
+
+
+def test_ratios_are_in_the_order_of_fractions() -> None:
+    random = np.random.default_rng(0)
+    numerators = np.exp(random.uniform(-37, 4, 300))
+    weights = np.exp(random.uniform(-744, 709, 300))
+    weights[:2] = 5e-324, 1.7e308
+    order = np.argsort(weighted._ratios(numerators, weights), kind="stable")
+    ratios = [
+        Fraction(a) / Fraction(b) for a, b in zip(numerators, weights, strict=True)
+    ]
+    assert order.tolist() == sorted(range(300), key=ratios.__getitem__)
+
+
+def test_our_logarithm_is_that_of_the_library_up_to_rounding() -> None:
+    steps = np.arange(1, 2000) * 2.0**-53
+    values = np.concatenate([steps, 1 - steps, np.linspace(0.001, 1, 5000), [0.5, 0.7]])
+    np.testing.assert_allclose(weighted._log(values), np.log(values), rtol=1e-15)
+    assert weighted._log(np.ones(1)) == 0
+
+
+def test_a_race_of_many_is_that_of_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = np.arange(1000) % 7
+    make = functools.partial(WeightedRandomSampler, weights, 600, False, seed=4)
+    expected = list(make())
+    monkeypatch.setattr(weighted, "_RUN_AT_ONCE", 64)
+    assert list(make()) == expected
+
+
 def test_the_whole_sum_of_weights_belongs_to_the_last_positive_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # A uniform number that is rounded up to 1 must not point behind the weights.
-    from dataloader.samplers import weighted
-
     monkeypatch.setattr(weighted, "uniforms", lambda start, count, key: np.ones(count))
     assert list(WeightedRandomSampler([1.0, 3.0, 0.0], 3, seed=0)) == [1, 1, 1]
 

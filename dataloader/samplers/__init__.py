@@ -8,6 +8,7 @@ samples needs no more memory than one over 1,000.
 from __future__ import annotations
 
 from dataloader.samplers.base import BatchSampler, Sampler, SequentialSampler
+from dataloader.samplers.bucket import BucketBatchSampler
 from dataloader.samplers.distributed import DistributedSampler
 from dataloader.samplers.iterators import IndexIterator
 from dataloader.samplers.random import RandomSampler, SubsetRandomSampler
@@ -15,6 +16,7 @@ from dataloader.samplers.weighted import WeightedRandomSampler
 
 __all__ = [
     "BatchSampler",
+    "BucketBatchSampler",
     "DistributedSampler",
     "IndexIterator",
     "RandomSampler",

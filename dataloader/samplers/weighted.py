@@ -23,15 +23,28 @@ from dataloader.samplers.orders import (
 
 __all__ = ["WeightedRandomSampler"]
 
+# More weights torch.multinomial refuses.
+_MOST_OF_TORCH = 1 << 24
+
+# The race is run by so many at a time: what they need stays in a processor's cache, and
+# blocks are small enough for malloc to keep.
+_RUN_AT_ONCE = 1 << 12
+
+_Words = NDArray[np.int64]
+
 
 class WeightedRandomSampler(Sampler[int], torch_name="WeightedRandomSampler"):
     """Yields indices of ``weights``, each as likely as its weight says.
 
     With a ``torch.Generator``, or without any while torch is loaded, the draws are
-    those of ``torch.multinomial``, its limit of 2**24 weights and its silence about too
-    few positive weights included. Otherwise (``seed`` given, a
-    ``numpy.random.Generator``, or torch not loaded) they are made here, for any number
-    of weights.
+    those of ``torch.multinomial``, its silence about too few positive weights included.
+    Otherwise (``seed`` given, a ``numpy.random.Generator``, torch not loaded, or more
+    than the 2**24 weights that ``torch.multinomial`` takes) they are made here, for any
+    number of weights, and an index without weight never comes.
+
+    A draw that is made here costs a binary search, and a weight 8 bytes on top of its
+    own 8 while the iterator lives. Without replacement it is 16 bytes for each weight
+    while the first index is made, and then 8 for each sample.
 
     Args:
         weights: numbers that need not add up to one, in one dimension. Kept as a
@@ -86,7 +99,7 @@ class WeightedRandomSampler(Sampler[int], torch_name="WeightedRandomSampler"):
     def __iter__(self) -> IndexIterator[int]:
         total = self.num_samples
         torch = global_torch(self.seed, self.generator)
-        if torch is not None:
+        if torch is not None and len(self.weights) <= _MOST_OF_TORCH:
             draw = partial(
                 torch.multinomial,
                 torch.as_tensor(self.weights, dtype=torch.double),
@@ -154,7 +167,8 @@ class _Draws:
     def slice(self, seed: int, start: int, stop: int) -> list[int]:
         if self._sums is None:
             # Over the largest of them, since the sum might overflow.
-            self._sums = np.cumsum(self._weights / _largest(self._weights))
+            shares = self._weights / _largest(self._weights)
+            self._sums = np.cumsum(shares, out=shares)
         sums = self._sums
         key = derive_key(seed, self._epoch, 0)
         places = uniforms(start, stop - start, key) * sums[-1]
@@ -178,27 +192,91 @@ class _Ranking:
         self._weights = weights
         self._total = total
         self._epoch = epoch
-        self._order: NDArray[np.int64] | None = None
+        self._order: _Words | None = None
 
     def slice(self, seed: int, start: int, stop: int) -> list[int]:
         if self._order is None:
-            self._order = self._race(derive_key(seed, self._epoch, 0))
+            self._check()
+            arrivals = _arrivals(self._weights, derive_key(seed, self._epoch, 0))
+            self._order = _first(arrivals, self._total)
         indices: list[int] = self._order[start:stop].tolist()
         return indices
 
-    def _race(self, key: int) -> NDArray[np.int64]:
-        weights = self._weights
-        _largest(weights)  # checks them
-        runners = np.flatnonzero(weights)
-        if runners.size < self._total:
+    def _check(self) -> None:
+        _largest(self._weights)  # checks them
+        runners = int(np.count_nonzero(self._weights))
+        if runners < self._total:
             raise RuntimeError(
                 f"num_samples={self._total} cannot be drawn without replacement from "
-                f"weights of which {runners.size} are positive: lower num_samples or "
+                f"weights of which {runners} are positive: lower num_samples or "
                 "set replacement=True"
             )
-        # In logarithms, since Exp(1) / w overflows for tiny weights.
-        with np.errstate(divide="ignore"):
-            waits = np.log(-np.log1p(-uniforms(0, weights.size, key)))
-        arrivals = waits[runners] - np.log(weights[runners])
-        first = np.argsort(arrivals, kind="stable")[: self._total]
-        return runners[first].astype(np.int64)
+
+
+def _arrivals(weights: NDArray[np.float64], key: int) -> _Words:
+    """Return numbers in the order of Exp(1) / w, the largest of all for w = 0."""
+    arrivals = np.empty(weights.size, np.int64)
+    for start in range(0, weights.size, _RUN_AT_ONCE):
+        part = weights[start : start + _RUN_AT_ONCE]
+        waits = -_log(1.0 - uniforms(start, part.size, key))
+        # For a uniform number of 0, which stands for all below the next.
+        np.maximum(waits, 2.0**-54, out=waits)
+        arrivals[start : start + part.size] = _ratios(waits, part)
+    return arrivals
+
+
+def _ratios(numerators: NDArray[np.float64], weights: NDArray[np.float64]) -> _Words:
+    """Return whole numbers in the order of the ratios, which as floats may overflow.
+
+    They are the bits of the ratio, which as whole numbers are in the order of positive
+    floats, with an exponent that knows no bounds.
+    """
+    upper, upper_exponents = np.frexp(numerators)
+    lower, lower_exponents = np.frexp(weights)
+    has_weight = lower > 0
+    lower += ~has_weight  # no division by zero
+    exponents = (upper_exponents - lower_exponents).astype(np.int64)
+    # Without the exponent of 1.0, so that the sum fits into 64 bits.
+    bits = (upper / lower).view(np.int64) - _BITS_OF_ONE + (exponents << 52)
+    return np.where(has_weight, bits, np.iinfo(np.int64).max)
+
+
+_BITS_OF_ONE = np.float64(1.0).view(np.int64)
+
+
+def _log(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the natural logarithms of positive numbers, the same on every machine.
+
+    Libraries' logarithms differ in the last bit, and with it the order of samples. This
+    one only takes steps that IEEE 754 settles to the last bit: with
+    ``values = m * 2**e`` and ``s = (m - 1) / (m + 1)`` it is
+    ``e * log(2) + 2 * (s + s**3 / 3 + s**5 / 5 + ...)``.
+    """
+    mantissas, exponents = np.frexp(values)
+    # Into [sqrt(1/2), sqrt(2)), where the series is short and 1 has exponent 0.
+    is_low = mantissas < _SQRT_HALF
+    mantissas += mantissas * is_low
+    exponents -= is_low
+    s = (mantissas - 1.0) / (mantissas + 1.0)
+    square = s * s
+    series = np.full_like(s, _SERIES[-1])
+    for coefficient in _SERIES[-2::-1]:
+        series *= square
+        series += coefficient
+    series *= s
+    series += exponents * _LOG_2
+    return series
+
+
+_SQRT_HALF = 0.7071067811865476
+_LOG_2 = 0.6931471805599453
+# 2 / (2 * k + 1); the next term is below half of the last bit.
+_SERIES = [2.0 / odd for odd in range(1, 23, 2)]
+
+
+def _first(arrivals: _Words, count: int) -> _Words:
+    """Return the indices of the ``count`` smallest, in their order, ties by index."""
+    last = np.partition(arrivals, count - 1)[count - 1]
+    runners = np.flatnonzero(arrivals <= last)
+    order = np.argsort(arrivals[runners], kind="stable")[:count]
+    return runners[order].astype(np.int64)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dataloader
+from dataloader.samplers import weighted
 
 torch = pytest.importorskip("torch")
 torch_data = pytest.importorskip("torch.utils.data")
@@ -349,6 +350,34 @@ def test_too_many_draws_without_replacement_are_an_error_as_in_torch() -> None:
         sampler = library.WeightedRandomSampler([1.0, 1.0], 3, False, **options)
         with pytest.raises(RuntimeError):
             next(iter(sampler))
+
+
+def test_more_weights_than_torch_takes_are_drawn_with_a_seed_from_its_generator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def draws(limit: int, generator: Any = None) -> list[int]:
+        monkeypatch.setattr(weighted, "_MOST_OF_TORCH", limit)
+        torch.manual_seed(3)
+        return list(OURS.WeightedRandomSampler(WEIGHTS, 40, generator=generator))
+
+    # Up to the limit they are torch's, above it ours.
+    torch.manual_seed(3)
+    theirs = list(torch_data.WeightedRandomSampler(WEIGHTS, 40))
+    assert draws(6) == theirs
+    ours = draws(5)
+    assert ours == draws(5) != theirs
+    torch.manual_seed(3)
+    seed = int(torch.empty((), dtype=torch.int64).random_())
+    assert ours == list(OURS.WeightedRandomSampler(WEIGHTS, 40, seed=seed))
+    assert ours == draws(5, torch.Generator().manual_seed(3))
+
+
+def test_torch_takes_as_many_weights_as_we_leave_to_it() -> None:
+    weights = torch.ones(weighted._MOST_OF_TORCH + 1, dtype=torch.double)
+    with pytest.raises(RuntimeError):
+        next(iter(torch_data.WeightedRandomSampler(weights, 1)))
+    ours = list(OURS.WeightedRandomSampler(weights, 3))
+    assert all(0 <= index < len(weights) for index in ours)
 
 
 # --- mixing ---------------------------------------------------------------------------
