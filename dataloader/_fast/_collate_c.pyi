@@ -1,0 +1,7 @@
+"""Types of the compiled twin: those of the Python one."""
+
+from dataloader._fast._collate_py import number_vector, scalar_vector, stack_arrays
+
+__all__ = ["number_vector", "scalar_vector", "stack_arrays"]
+
+IS_CHECKED: bool
