@@ -64,9 +64,9 @@ def collate_arrays(batch: Any, *, collate_fn_map: Entries | None = None) -> Any:
     _refuse_text(batch[0])
     collate_fn: CollateFn = (collate_fn_map or {}).get(torch.Tensor, collate_tensors)
     stock = collate_fn is collate_tensors or isinstance(collate_fn, Rule)
-    stacked = stack_arrays(batch) if stock and not _functions_replaced() else None
+    stacked = stack_arrays(batch) if stock and not _functions_replaced(torch) else None
     if stacked is not None:
-        return _tensor(stacked)
+        return _tensor(torch, stacked)
     tensors = [_sample_tensor(batch, *numbered) for numbered in enumerate(batch)]
     return (
         _stack(tensors) if stock else collate_fn(tensors, collate_fn_map=collate_fn_map)
@@ -78,10 +78,10 @@ def collate_scalars(batch: Any, *, collate_fn_map: Entries | None = None) -> Any
     import torch
 
     # torch reads uint64 arrays but no uint64 scalars, here as there.
-    if batch[0].dtype != _UINT64 and not _functions_replaced():
+    if batch[0].dtype != _UINT64 and not _functions_replaced(torch):
         vector = scalar_vector(batch)
         if vector is not None:
-            return _tensor(vector)
+            return _tensor(torch, vector)
     try:
         return torch.as_tensor(batch)
     except _ERRORS as error:
@@ -126,7 +126,7 @@ def _stack_views(batch: Any) -> Any:
         not isinstance(batch, (list, tuple))
         or first.numel() <= _SERIAL_NUMEL
         or set(map(type, batch)) != {torch.Tensor}
-        or _functions_replaced()
+        or _functions_replaced(torch)
     ):
         return None
     try:
@@ -157,7 +157,7 @@ def _number_tensor(batch: Any, dtypes: tuple[type, ...], dtype: Any) -> Any:
     """
     import torch
 
-    vector = None if _functions_replaced() else number_vector(batch)
+    vector = None if _functions_replaced(torch) else number_vector(batch)
     if vector is not None and vector.dtype in dtypes:
         return torch.from_numpy(vector)
     try:
@@ -166,13 +166,11 @@ def _number_tensor(batch: Any, dtypes: tuple[type, ...], dtype: Any) -> Any:
         raise_explained(explain_numbers(error, batch), error)
 
 
-def _functions_replaced() -> bool:
+def _functions_replaced(torch: Any) -> bool:
     """Return whether this thread has a mode, such as a default device, for functions.
 
     Then torch's own factories must run: torch.from_numpy would not go by the mode.
     """
-    import torch
-
     depth = getattr(torch._C, "_len_torch_function_stack", None)
     return depth is not None and depth() > 0
 
@@ -182,10 +180,8 @@ def _refuse_text(array: Any) -> None:
         raise UnsupportedDtypeError(array.dtype, _DTYPE_FIX)
 
 
-def _tensor(array: Any) -> Any:
+def _tensor(torch: Any, array: Any) -> Any:
     """Return a tensor on the memory of a new array."""
-    import torch
-
     try:
         return torch.from_numpy(array)
     except (TypeError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import gc
 import itertools
@@ -229,6 +230,21 @@ def test_scalars_of_one_type_keep_it(impl: ModuleType, scalar: Any) -> None:
 @given(st.lists(st.sampled_from(SCALARS), min_size=1, max_size=3))
 def test_twins_agree_on_which_scalars_go_together(scalars: list[Any]) -> None:
     same("scalar_vector", scalars)
+
+
+# --- mappings -------------------------------------------------------------------------
+
+
+def test_values_are_taken_by_key_and_errors_are_the_samples_own(
+    impl: ModuleType,
+) -> None:
+    samples = [{"a": 1}, collections.ChainMap({}, {"a": 2}), {"a": None}]
+    assert impl.take_values(samples, "a") == [1, 2, None]
+    assert impl.take_values([(1, 2), [3, 4]], -1) == [2, 4]
+    with pytest.raises(KeyError, match="'b'"):
+        impl.take_values(samples, "b")
+    with pytest.raises(TypeError, match="not subscriptable"):
+        impl.take_values([{"a": 1}, 5], "a")
 
 
 # --- memory and threads ---------------------------------------------------------------

@@ -36,6 +36,7 @@ __all__ = [
     "random_below",
     "scalar_vector",
     "stack_arrays",
+    "take_values",
     "uniforms",
 ]
 
@@ -103,6 +104,7 @@ if TYPE_CHECKING or IMPLEMENTATION == "python":
         number_vector,
         scalar_vector,
         stack_arrays,
+        take_values,
     )
     from dataloader._fast._permutation_py import (
         SORTED_LIMIT,
@@ -119,6 +121,7 @@ else:
         number_vector,
         scalar_vector,
         stack_arrays,
+        take_values,
     )
     from dataloader._fast._permutation_c import (
         SORTED_LIMIT,

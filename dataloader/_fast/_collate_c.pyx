@@ -24,7 +24,7 @@ import numpy as np
 
 from dataloader._fast import _collate_py
 
-__all__ = ["number_vector", "scalar_vector", "stack_arrays"]
+__all__ = ["number_vector", "scalar_vector", "stack_arrays", "take_values"]
 
 cdef extern from *:
     """
@@ -214,6 +214,11 @@ cdef _bools(tuple numbers):
             return None
         values[i] = numbers[i] is True
     return vector
+
+
+def take_values(samples, key):
+    """Return ``sample[key]`` of each sample; what that raises is raised here."""
+    return [sample[key] for sample in samples]
 
 
 def _check_layouts():

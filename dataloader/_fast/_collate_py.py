@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["number_vector", "scalar_vector", "stack_arrays"]
+__all__ = ["number_vector", "scalar_vector", "stack_arrays", "take_values"]
 
 _Array = NDArray[Any]
 _shape_of = attrgetter("shape")
@@ -89,3 +89,13 @@ def number_vector(samples: Sequence[Any]) -> _Array | None:
     except Exception:  # whatever an odd sample's own conversion raises
         return None
     return vector if vector.ndim == 1 else None
+
+
+def take_values(samples: Sequence[Any], key: Any) -> list[Any]:
+    """Return ``sample[key]`` of each sample; what that raises is raised here.
+
+    Args:
+        samples: mappings, or whatever else takes keys.
+        key: the key.
+    """
+    return [sample[key] for sample in samples]
