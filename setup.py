@@ -7,7 +7,7 @@ import os
 from setuptools import Extension, setup
 
 # `NAME` stands for dataloader/_fast/_NAME_c.pyx, beside its twin _NAME_py.py.
-KERNELS = ("permutation", "short_way")
+KERNELS = ("collate", "permutation", "short_way")
 
 
 def flag(name: str) -> bool:

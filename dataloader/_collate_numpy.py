@@ -6,7 +6,7 @@ ints mixed with floats), so that a dataset makes equal batches with and without 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any
 
@@ -21,6 +21,7 @@ from dataloader._collate_errors import (
     raise_explained,
 )
 from dataloader._collate_map import Entries
+from dataloader._fast import number_vector, scalar_vector, stack_arrays
 from dataloader._torch import loaded_torch
 
 __all__ = [
@@ -30,9 +31,6 @@ __all__ = [
     "collate_scalars",
     "collate_tensors",
     "convert_leaf",
-    "number_vector",
-    "plain_arrays",
-    "stack_uniform",
 ]
 
 _Array = npt.NDArray[Any]
@@ -59,8 +57,7 @@ def collate_arrays(batch: Any, *, collate_fn_map: Entries | None = None) -> Any:
         raise UnsupportedDtypeError(
             batch[0].dtype, "convert it with array.astype to a number or string dtype"
         )
-    arrays = plain_arrays(batch)
-    stacked = None if arrays is None else stack_uniform(arrays)
+    stacked = stack_arrays(batch)
     if stacked is not None:
         return stacked
     return _stack_mixed([_as_array(sample, batch) for sample in batch])
@@ -68,8 +65,9 @@ def collate_arrays(batch: Any, *, collate_fn_map: Entries | None = None) -> Any:
 
 def collate_scalars(batch: Any, *, collate_fn_map: Entries | None = None) -> Any:
     """Make a vector of NumPy scalars; their dtype is kept."""
-    if len(set(map(type, batch))) == 1:
-        return np.array(batch, dtype=batch[0].dtype)
+    vector = scalar_vector(batch)
+    if vector is not None:
+        return vector
     return _numbers(batch, _promoted([_scalar_dtype(batch, n) for n in batch]))
 
 
@@ -96,54 +94,6 @@ def convert_leaf(data: Any) -> Any:
     if isinstance(data, np.generic) and not isinstance(data, (str, bytes)):
         return np.asarray(data)
     return data
-
-
-def plain_arrays(batch: Any) -> Sequence[_Array] | None:
-    """Return the samples as arrays of exactly the type ndarray, without copies.
-
-    Args:
-        batch: the samples; None is returned unless all are arrays. Of subclasses
-            (memmap, masked array, matrix) the data is taken.
-    """
-    kinds = set(map(type, batch))
-    if kinds == {np.ndarray}:
-        return batch if isinstance(batch, (list, tuple)) else list(batch)
-    if all(issubclass(kind, np.ndarray) for kind in kinds):
-        return [np.asarray(sample) for sample in batch]
-    return None
-
-
-def stack_uniform(arrays: Sequence[_Array]) -> _Array | None:
-    """Return the arrays stacked in a new C-ordered one; None if shape or dtype differ.
-
-    Joining the arrays on their own first axis does the same as np.stack with one call
-    for the whole batch instead of a view for every sample.
-
-    Args:
-        arrays: at least one, of exactly the type ndarray.
-    """
-    shape, dtype = arrays[0].shape, arrays[0].dtype
-    if len(set(map(_shape_of, arrays))) != 1:
-        return None
-    stacked = np.empty((len(arrays), *shape), dtype)
-    try:
-        if shape:
-            joined = stacked.reshape(len(arrays) * shape[0], *shape[1:])
-            np.concatenate(arrays, out=joined, casting="no")
-        else:
-            np.stack(arrays, out=stacked, casting="no")
-    except TypeError:  # a dtype differs, if only in byte order
-        return None
-    return stacked
-
-
-def number_vector(batch: Any) -> _Array | None:
-    """Return NumPy's own reading of a list of numbers; None if it is not a vector."""
-    try:
-        vector = np.array(batch)
-    except Exception:  # whatever an odd sample's own conversion raises
-        return None
-    return vector if vector.ndim == 1 else None
 
 
 def _as_array(sample: Any, batch: Any) -> _Array:

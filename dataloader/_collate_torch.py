@@ -7,7 +7,6 @@ so at once, each with its own set, wait for one another far longer than the copy
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from dataloader._collate_errors import (
     refuse_unbatchable,
 )
 from dataloader._collate_map import CollateFn, Entries, Rule
-from dataloader._collate_numpy import number_vector, plain_arrays, stack_uniform
+from dataloader._fast import number_vector, scalar_vector, stack_arrays
 
 __all__ = [
     "collate_arrays",
@@ -36,7 +35,8 @@ __all__ = [
 # torch copies a sample of up to so many elements without its OpenMP threads
 # (at::internal::GRAIN_SIZE), and faster than a NumPy view of each sample is made.
 _SERIAL_NUMEL = 32768
-_TEXT_OR_OBJECT = re.compile("[SaUO]")
+_TEXT_OR_OBJECT = "SUO"
+_UINT64 = np.dtype(np.uint64)
 _DTYPE_FIX = "torch has no such dtype: convert it with array.astype"
 _ERRORS = (TypeError, ValueError, RuntimeError)
 
@@ -64,10 +64,9 @@ def collate_arrays(batch: Any, *, collate_fn_map: Entries | None = None) -> Any:
     _refuse_text(batch[0])
     collate_fn: CollateFn = (collate_fn_map or {}).get(torch.Tensor, collate_tensors)
     stock = collate_fn is collate_tensors or isinstance(collate_fn, Rule)
-    arrays = plain_arrays(batch) if stock and not _functions_replaced() else None
-    stacked = None if arrays is None else stack_uniform(arrays)
+    stacked = stack_arrays(batch) if stock and not _functions_replaced(torch) else None
     if stacked is not None:
-        return _tensor(stacked)
+        return _tensor(torch, stacked)
     tensors = [_sample_tensor(batch, *numbered) for numbered in enumerate(batch)]
     return (
         _stack(tensors) if stock else collate_fn(tensors, collate_fn_map=collate_fn_map)
@@ -78,16 +77,16 @@ def collate_scalars(batch: Any, *, collate_fn_map: Entries | None = None) -> Any
     """Make a vector of NumPy scalars; their dtype is kept."""
     import torch
 
-    dtype = batch[0].dtype
-    alike = len(set(map(type, batch))) == 1
     # torch reads uint64 arrays but no uint64 scalars, here as there.
-    if alike and dtype != np.uint64 and not _functions_replaced():
-        return _tensor(np.array(batch, dtype=dtype))
+    if batch[0].dtype != _UINT64 and not _functions_replaced(torch):
+        vector = scalar_vector(batch)
+        if vector is not None:
+            return _tensor(torch, vector)
     try:
         return torch.as_tensor(batch)
     except _ERRORS as error:
-        if alike:
-            raise UnsupportedDtypeError(dtype, _DTYPE_FIX) from error
+        if len(set(map(type, batch))) == 1:
+            raise UnsupportedDtypeError(batch[0].dtype, _DTYPE_FIX) from error
         raise_explained(explain_numbers(error, batch), error)
 
 
@@ -113,7 +112,7 @@ def convert_leaf(data: Any) -> Any:
     # Subclasses of the array that other packages define are left alone, as torch does.
     if kind.__module__ != "numpy" or kind.__name__ in ("str_", "string_"):
         return data
-    if kind is np.ndarray and _TEXT_OR_OBJECT.search(data.dtype.str):
+    if kind is np.ndarray and data.dtype.kind in _TEXT_OR_OBJECT:
         return data
     return _as_tensor(data)
 
@@ -127,7 +126,7 @@ def _stack_views(batch: Any) -> Any:
         not isinstance(batch, (list, tuple))
         or first.numel() <= _SERIAL_NUMEL
         or set(map(type, batch)) != {torch.Tensor}
-        or _functions_replaced()
+        or _functions_replaced(torch)
     ):
         return None
     try:
@@ -135,7 +134,7 @@ def _stack_views(batch: Any) -> Any:
     except (TypeError, RuntimeError):
         # Autograd, another device or layout, functorch, a dtype that NumPy lacks.
         return None
-    stacked = stack_uniform(arrays)
+    stacked = stack_arrays(arrays)
     return None if stacked is None else torch.from_numpy(stacked)
 
 
@@ -158,7 +157,7 @@ def _number_tensor(batch: Any, dtypes: tuple[type, ...], dtype: Any) -> Any:
     """
     import torch
 
-    vector = None if _functions_replaced() else number_vector(batch)
+    vector = None if _functions_replaced(torch) else number_vector(batch)
     if vector is not None and vector.dtype in dtypes:
         return torch.from_numpy(vector)
     try:
@@ -167,26 +166,22 @@ def _number_tensor(batch: Any, dtypes: tuple[type, ...], dtype: Any) -> Any:
         raise_explained(explain_numbers(error, batch), error)
 
 
-def _functions_replaced() -> bool:
+def _functions_replaced(torch: Any) -> bool:
     """Return whether this thread has a mode, such as a default device, for functions.
 
     Then torch's own factories must run: torch.from_numpy would not go by the mode.
     """
-    import torch
-
     depth = getattr(torch._C, "_len_torch_function_stack", None)
     return depth is not None and depth() > 0
 
 
 def _refuse_text(array: Any) -> None:
-    if _TEXT_OR_OBJECT.search(array.dtype.str):
+    if array.dtype.kind in _TEXT_OR_OBJECT:
         raise UnsupportedDtypeError(array.dtype, _DTYPE_FIX)
 
 
-def _tensor(array: Any) -> Any:
+def _tensor(torch: Any, array: Any) -> Any:
     """Return a tensor on the memory of a new array."""
-    import torch
-
     try:
         return torch.from_numpy(array)
     except (TypeError, ValueError) as error:

@@ -29,14 +29,18 @@ __all__ = [
     "Slot",
     "derive_key",
     "local",
+    "number_vector",
     "permute",
     "permute_array",
     "permute_range",
     "random_below",
+    "scalar_vector",
+    "stack_arrays",
+    "take_values",
     "uniforms",
 ]
 
-KERNELS = ("permutation", "short_way")
+KERNELS = ("collate", "permutation", "short_way")
 """The kernels; setup.py builds the same."""
 
 
@@ -96,6 +100,12 @@ IMPLEMENTATION, REASON, IS_CHECKED = _choose()
 
 # To type checkers the twins are one, and this way nobody can use what only one has.
 if TYPE_CHECKING or IMPLEMENTATION == "python":
+    from dataloader._fast._collate_py import (
+        number_vector,
+        scalar_vector,
+        stack_arrays,
+        take_values,
+    )
     from dataloader._fast._permutation_py import (
         SORTED_LIMIT,
         derive_key,
@@ -107,6 +117,12 @@ if TYPE_CHECKING or IMPLEMENTATION == "python":
     )
     from dataloader._fast._short_way_py import Presence, ShortWay, Slot, local
 else:
+    from dataloader._fast._collate_c import (
+        number_vector,
+        scalar_vector,
+        stack_arrays,
+        take_values,
+    )
     from dataloader._fast._permutation_c import (
         SORTED_LIMIT,
         derive_key,
