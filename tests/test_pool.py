@@ -571,7 +571,8 @@ def test_what_a_lane_began_after_its_worker_left_is_loaded() -> None:
         iterator = iter(loader)
         assert isinstance(iterator, ThreadIterator)
         seat = iterator._epoch.seats[0]
-        assert wait_until(lambda: seat.is_prepared_for(iterator._plan) and seat.vacant)
+        plan = iterator._plan
+        assert wait_until(lambda: seat.is_prepared_for(plan) and bool(seat.vacant))
         ticket = Ticket(9, 0, [1, 3])
         seat.ahead.append(ticket)
         iterator._pool.wake_all()
