@@ -16,14 +16,22 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from dataloader._marks import END
 from dataloader.errors import InterruptedDatasetError
 from dataloader.samplers.batches import survives_interrupt
-from dataloader.worker_info import COLLATE, SINGLE, WHOLE, Scope, Task
+from dataloader.worker_info import (
+    COLLATE,
+    SINGLE,
+    WHOLE,
+    Part,
+    Scope,
+    Task,
+    scope_of_whole,
+)
 
 __all__ = [
     "Check",
@@ -32,6 +40,9 @@ __all__ = [
     "Stream",
     "choose_fetch",
     "explain_stop",
+    "fetch_columns",
+    "fetch_one_by_one",
+    "fetch_part",
     "fetch_stream",
     "note_place",
     "require_all",
@@ -140,15 +151,98 @@ def require_all(samples: Any, indices: Any) -> Any:
 def uses_getitems(dataset: Any) -> bool:
     """Return whether a batch of this dataset is fetched by one ``__getitems__`` call.
 
-    ``Subset`` has the method only to pass it on; it is asked sample by sample unless
-    what it wraps has a ``__getitems__`` of its own, so that `rng` knows which sample is
-    being loaded.
+    Combinators have the method to pass it on. They are asked sample by sample unless
+    something in them gains by it.
     """
-    if not getattr(dataset, "__getitems__", None):
+    method = getattr(dataset, "__getitems__", None)
+    if not method:
         return False
-    if not _is_plain_subset(dataset):
-        return True
-    return uses_getitems(dataset.dataset)
+    if _is_plain_subset(dataset):
+        return uses_getitems(dataset.dataset)
+    module = getattr(getattr(method, "__func__", None), "__module__", "")
+    if module.startswith("dataloader.datasets."):
+        return bool(dataset._gathers())
+    return True
+
+
+def fetch_part(
+    dataset: Any, keys: Sequence[Any], places: Sequence[int] | None = None
+) -> Any:
+    """Load samples for the ``__getitems__`` of a combinator, in one call if it pays.
+
+    `rng` is keyed as if the loader had asked for them.
+
+    Args:
+        dataset: one that the combinator is made of.
+        keys: of the samples.
+        places: index of each among the samples that the combinator was asked for; None
+            if they are all of these.
+    """
+    if not uses_getitems(dataset):
+        return fetch_one_by_one(dataset, keys, places)
+    if places is None:
+        return dataset.__getitems__(keys)
+    with _part(places):
+        return dataset.__getitems__(keys)
+
+
+def fetch_columns(datasets: Iterable[Any], keys: Sequence[Any]) -> list[Any]:
+    """Load samples of several datasets, of which those of one key are one sample.
+
+    Args:
+        datasets: what a combinator has side by side.
+        keys: of the samples, the same for all.
+    """
+    with _part(range(len(keys)), side_by_side=True):
+        return [fetch_part(dataset, keys) for dataset in datasets]
+
+
+def fetch_one_by_one(
+    dataset: Any, keys: Sequence[Any], places: Sequence[int] | None = None
+) -> list[Any]:
+    """Load samples one by one for the ``__getitems__`` of a combinator.
+
+    Args:
+        dataset: see `fetch_part`.
+        keys: see `fetch_part`.
+        places: see `fetch_part`.
+    """
+    cursor = iter(keys)
+    with _part(range(len(keys)) if places is None else places, cursor):
+        # Two lines on purpose, see the module's docstring.
+        return [
+            dataset[key]
+            for key in cursor
+        ]  # fmt: skip
+
+
+@contextlib.contextmanager
+def _part(
+    places: Sequence[int],
+    cursor: Iterator[Any] | None = None,
+    side_by_side: bool = False,
+) -> Iterator[None]:
+    """Tell `rng` that a `Part` of the batch is loaded, if a batch is.
+
+    Args:
+        places: of the samples, within what is being loaded.
+        cursor: see `Part`.
+        side_by_side: several datasets will have parts in each sample.
+    """
+    scope = scope_of_whole()
+    if scope is None or not places:
+        yield
+        return
+    before = scope.cursor
+    kept: dict[Any, Any] | None = {} if side_by_side else None
+    if isinstance(before, Part):
+        places = [before.place(place) for place in places]
+        kept = kept if before.kept is None else before.kept
+    scope.cursor = Part(places, cursor, kept)
+    try:
+        yield
+    finally:
+        scope.cursor = before
 
 
 def _is_plain_subset(dataset: Any) -> bool:

@@ -23,12 +23,13 @@ from dataloader._fast import Presence, local
 from dataloader._torch import loaded_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = [
     "COLLATE",
     "SINGLE",
     "WHOLE",
+    "Part",
     "Scope",
     "Task",
     "WorkerInfo",
@@ -37,6 +38,7 @@ __all__ = [
     "get_worker_info",
     "is_loading",
     "rng",
+    "scope_of_whole",
 ]
 
 _MASK_64 = (1 << 64) - 1
@@ -147,7 +149,7 @@ class Scope(Presence):
             and its keys.
         cursor: the iterator over the batch's keys, whose length hint tells how far the
             loading has come without a counter in the loop; or what else the thread
-            does: `SINGLE`, `WHOLE`, `COLLATE`.
+            does: `SINGLE`, `WHOLE`, `COLLATE`, or loads a `Part`.
         stream: number of the worker in an iterable dataset, else None.
         watch: called when user code asks which worker it is in; may raise
             `NotInWorker`.
@@ -183,7 +185,7 @@ class Scope(Presence):
         self.info: WorkerInfo | None = None
         self.torch_seed: int | None = None
         self.task: Task = (0, 0, ())
-        self.cursor: Iterator[Any] | int = SINGLE
+        self.cursor: Iterator[Any] | Part | int = SINGLE
         self.by_item: bool = False
         self.watch: Callable[[], None] | None = None
         self.is_active = False
@@ -216,6 +218,11 @@ class Scope(Presence):
     def generator(self, item: int | None) -> np.random.Generator:
         """Return the generator of a place: one object while the place is the same."""
         key = (self.epoch, *self._place(item))
+        kept = self.cursor.kept if isinstance(self.cursor, Part) else None
+        if kept is not None:
+            if key not in kept:
+                kept[key] = _philox(self.seed, *key)
+            return kept[key]
         if key != self.drawn_at:
             self._generator = _philox(self.seed, *key)
             self.drawn_at = key
@@ -224,9 +231,15 @@ class Scope(Presence):
 
     def _place(self, item: int | None) -> tuple[int, int, int]:
         number, start, _ = self.task
-        if self.cursor == COLLATE:
+        cursor = self.cursor
+        if cursor == COLLATE:
             return number, _COLLATE, 0
-        if item is None and self.cursor == WHOLE:
+        if isinstance(cursor, Part):
+            item = cursor.index if item is None else item
+            if item is None:
+                return start + cursor.place(0), _BATCH, 0
+            return start + cursor.place(item), _ITEM, 0
+        if item is None and cursor == WHOLE:
             return start, _BATCH, 0
         position = start + (self._offset() if item is None else item)
         if self.stream is not None:
@@ -235,9 +248,50 @@ class Scope(Presence):
 
     def _offset(self) -> int:
         """Index within the batch of the sample that is being loaded."""
-        if isinstance(self.cursor, int):
+        if isinstance(self.cursor, (int, Part)):
             return 0
         return max(len(self.task[2]) - operator.length_hint(self.cursor) - 1, 0)
+
+
+class Part:
+    """Some of a batch's samples, which a combinator has another dataset load.
+
+    Args:
+        places: index within the batch of each of them, at least one.
+        cursor: the iterator over their keys; None if they are loaded in one call.
+        kept: the generators so far by their places, where several datasets have parts
+            in a sample: the next goes on where the one before stopped. None for the
+            ordinary way.
+
+    Attributes:
+        kept: as given.
+        is_whole: they are loaded in one call.
+    """
+
+    __slots__ = ("_cursor", "_places", "is_whole", "kept")
+
+    def __init__(
+        self,
+        places: Sequence[int],
+        cursor: Iterator[Any] | None = None,
+        kept: dict[tuple[int, ...], np.random.Generator] | None = None,
+    ) -> None:
+        self._places = places
+        self._cursor = cursor
+        self.kept = kept
+        self.is_whole = cursor is None
+
+    @property
+    def index(self) -> int | None:
+        """Index in the part of the sample that is being loaded, None for no single."""
+        if self._cursor is None:
+            return None
+        return max(len(self._places) - operator.length_hint(self._cursor) - 1, 0)
+
+    def place(self, index: int) -> int:
+        """Return the place of a sample; beyond the last it goes on, as in a batch."""
+        beyond = max(index - len(self._places) + 1, 0)
+        return self._places[index - beyond] + beyond
 
 
 Task = tuple[int, int, Any]
@@ -270,6 +324,16 @@ def _asked_scope() -> Scope | None:
     if scope is not None and scope.watch is not None and scope.is_active:
         scope.watch()
     return scope
+
+
+def scope_of_whole() -> Scope | None:
+    """Return the thread's scope if it loads a batch, or a `Part`, in one call."""
+    scope = local.scope
+    if scope is None or not scope.is_active:
+        return None
+    cursor = scope.cursor
+    is_whole = cursor.is_whole if isinstance(cursor, Part) else cursor == WHOLE
+    return scope if is_whole else None
 
 
 def is_loading() -> bool:

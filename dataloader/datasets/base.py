@@ -8,8 +8,13 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dataloader._torch import torch_class
 from dataloader._twin import TorchTwin
+from dataloader.datasets.gather import row_numbers
+from dataloader.fetch import fetch_one_by_one, fetch_part, require_all, uses_getitems
 
 __all__ = [
     "ChainDataset",
@@ -152,6 +157,46 @@ class ConcatDataset(Dataset[T_co]):
             raise IndexError(f"index must be less than len={len(self)}, got {index}")
         before = self.cumulative_sizes[member - 1] if member else 0
         return self.datasets[member][index - before]
+
+    def __getitems__(self, indices: list[Any]) -> list[Any]:
+        """Return the samples of a batch, asking each dataset once for all of its own.
+
+        Args:
+            indices: as for single samples.
+
+        Raises:
+            ValueError: a dataset returned another number of samples than were asked
+                for; besides what single samples raise.
+        """
+        if type(self).__getitem__ is not ConcatDataset.__getitem__:
+            return fetch_one_by_one(self, indices)
+        rows = row_numbers(indices, len(self))
+        if rows is None:
+            return fetch_one_by_one(self, indices)
+        if isinstance(rows, slice):
+            rows = np.arange(rows.start, rows.stop)
+        samples: list[Any] = [None] * len(indices)
+        for member, places in self._by_member(rows):
+            before = self.cumulative_sizes[member - 1] if member else 0
+            keys = (rows[places] - before).tolist()
+            part = fetch_part(self.datasets[member], keys, places.tolist())
+            part = require_all(part, keys)
+            for place, sample in zip(places.tolist(), part, strict=True):
+                samples[place] = sample
+        return samples
+
+    def _by_member(self, rows: NDArray[np.intp]) -> Iterator[tuple[int, Any]]:
+        """Yield each dataset's number and the places in ``rows`` that are its own."""
+        members = np.searchsorted(self.cumulative_sizes, rows, side="right")
+        order = np.argsort(members, kind="stable")
+        found, starts = np.unique(members[order], return_index=True)
+        return zip(found.tolist(), np.split(order, starts[1:]), strict=True)
+
+    def _gathers(self) -> bool:
+        """Return whether ``__getitems__`` is to be called, see `uses_getitems`."""
+        return type(self).__getitem__ is ConcatDataset.__getitem__ and any(
+            map(uses_getitems, self.datasets)
+        )
 
     @property
     def cummulative_sizes(self) -> list[int]:

@@ -6,6 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from dataloader.datasets.base import Dataset, Indexable, tell_epoch
+from dataloader.datasets.gather import can_gather, gather, is_plain, row_numbers
+from dataloader.fetch import (
+    fetch_columns,
+    fetch_one_by_one,
+    fetch_part,
+    uses_getitems,
+)
 
 __all__ = ["StackDataset", "Subset", "TensorDataset"]
 
@@ -38,6 +45,28 @@ class TensorDataset(Dataset[tuple[Any, ...]]):
 
     def __getitem__(self, index: Any) -> tuple[Any, ...]:
         return tuple([tensor[index] for tensor in self.tensors])
+
+    def __getitems__(self, indices: list[Any]) -> list[tuple[Any, ...]]:
+        """Return the samples of a batch, by one indexing operation for each tensor.
+
+        What comes from arrays and tensors is a copy, not a view as in single samples.
+
+        Args:
+            indices: as for single samples.
+        """
+        if type(self).__getitem__ is not TensorDataset.__getitem__ or not self.tensors:
+            return fetch_one_by_one(self, indices)
+        rows = row_numbers(indices, len(self))
+        columns = [gather(tensor, indices, rows) for tensor in self.tensors]
+        return list(zip(*columns, strict=True))
+
+    def _gathers(self) -> bool:
+        """Return whether ``__getitems__`` is to be called, see `uses_getitems`."""
+        return (
+            type(self).__getitem__ is TensorDataset.__getitem__
+            and any(map(can_gather, self.tensors))
+            and all(can_gather(t) or is_plain(t) for t in self.tensors)
+        )
 
     def __len__(self) -> int:
         return _first_dimension(self.tensors[0])
@@ -91,7 +120,7 @@ class Subset(Dataset[T_co]):
             indices: indices into this subset.
         """
         keys = [self.indices[i] for i in indices]
-        return _items(self.dataset, keys)
+        return fetch_part(self.dataset, keys)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -150,7 +179,9 @@ class StackDataset(Dataset[Any]):
             ValueError: a dataset returned another number of samples than were asked
                 for.
         """
-        columns = [_items(dataset, indices) for dataset in self._members()]
+        if type(self).__getitem__ is not StackDataset.__getitem__:
+            return fetch_one_by_one(self, indices)
+        columns = fetch_columns(self._members(), indices)
         for column in columns:
             if len(column) != len(indices):
                 raise ValueError(
@@ -158,6 +189,12 @@ class StackDataset(Dataset[Any]):
                     f"samples, one for each index, got {len(column)}"
                 )
         return [self._sample(parts) for parts in zip(*columns, strict=True)]
+
+    def _gathers(self) -> bool:
+        """Return whether ``__getitems__`` is to be called, see `uses_getitems`."""
+        return type(self).__getitem__ is StackDataset.__getitem__ and any(
+            map(uses_getitems, self._members())
+        )
 
     def _sample(self, parts: Iterable[Any]) -> Any:
         if isinstance(self.datasets, dict):
@@ -170,15 +207,3 @@ class StackDataset(Dataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Tell the datasets the epoch that want to know it."""
         tell_epoch(self._members(), epoch)
-
-
-def _items(dataset: Any, keys: list[Any]) -> Any:
-    """Return the samples of some keys, all at once if the dataset can."""
-    getitems = getattr(dataset, "__getitems__", None)
-    if callable(getitems):
-        return getitems(keys)
-    # Two lines on purpose: see the module `fetch`.
-    return [
-        dataset[key]
-        for key in keys
-    ]  # fmt: skip
