@@ -157,12 +157,11 @@ def uses_getitems(dataset: Any) -> bool:
     method = getattr(dataset, "__getitems__", None)
     if not method:
         return False
-    if _is_plain_subset(dataset):
-        return uses_getitems(dataset.dataset)
     module = getattr(getattr(method, "__func__", None), "__module__", "")
     if module.startswith("dataloader.datasets."):
-        return bool(dataset._gathers())
-    return True
+        # A wrapper that hands attributes through has its own __getitem__.
+        return method.__self__ is dataset and bool(dataset._gathers())
+    return not _is_plain_subset(dataset) or uses_getitems(dataset.dataset)
 
 
 def fetch_part(
@@ -246,11 +245,12 @@ def _part(
 
 
 def _is_plain_subset(dataset: Any) -> bool:
+    """Return whether this is torch's ``Subset``, or derives from it without methods."""
     method = getattr(type(dataset), "__getitems__", None)
     package = getattr(method, "__module__", "").partition(".")[0]
     return (
         getattr(method, "__qualname__", "") == "Subset.__getitems__"
-        and package in ("dataloader", "torch")
+        and package == "torch"
         and type(dataset).__getitem__.__qualname__ == "Subset.__getitem__"
     )
 

@@ -328,6 +328,31 @@ def test_a_derived_class_may_have_both_methods_of_its_own() -> None:
     assert list(DataLoader(dataset, 3, collate_fn=list)) == [["whole"] * 3]
 
 
+@pytest.mark.parametrize(
+    "inner",
+    [
+        tensors(),
+        ConcatDataset([Many()]),
+        StackDataset(Many()),
+        Subset(Many(), range(9)),
+    ],
+)
+def test_a_wrapper_that_hands_attributes_through_is_not_passed_by(inner: Any) -> None:
+    class Wrapper:
+        def __len__(self) -> int:
+            return len(inner)
+
+        def __getitem__(self, index: int) -> str:
+            return f"wrapped {index}"
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(inner, name)
+
+    assert uses_getitems(inner)
+    loader = DataLoader(Wrapper(), 2, collate_fn=list)
+    assert next(iter(loader)) == ["wrapped 0", "wrapped 1"]
+
+
 # --- rng ------------------------------------------------------------------------------
 
 

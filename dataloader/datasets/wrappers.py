@@ -122,6 +122,12 @@ class Subset(Dataset[T_co]):
         keys = [self.indices[i] for i in indices]
         return fetch_part(self.dataset, keys)
 
+    def _gathers(self) -> bool:
+        """Return whether ``__getitems__`` is to be called, see `uses_getitems`."""
+        return type(self).__getitem__ is Subset.__getitem__ and uses_getitems(
+            self.dataset
+        )
+
     def __len__(self) -> int:
         return len(self.indices)
 
