@@ -20,6 +20,7 @@ from conftest import wait_until
 from policies import MODES, ByWorkers, Helping, Inline, Scripted, use
 
 from dataloader import DataLoader, IterableDataset, get_worker_info
+from dataloader._fast import IMPLEMENTATION
 from dataloader.errors import ClosedError
 from dataloader.workers.policy import INLINE_LEAVE_AT_ONCE_S, MOST_UNTIMED, Policy
 from dataloader.workers.worker import Worker
@@ -736,6 +737,26 @@ def test_costs_that_change_lead_from_the_consumer_to_workers_and_back(
             assert sorted(loader) == [[i] for i in range(len(dataset))]
             # By then it has noticed.
             assert dear[-1] in dataset.by_workers()
+
+
+@pytest.mark.skipif(IMPLEMENTATION != "cython", reason="the compiled short way alone")
+def test_batches_that_have_become_very_dear_go_to_workers_soon() -> None:
+    class Changing(Logged):
+        def __len__(self) -> int:
+            return 500
+
+        def __getitem__(self, index: int) -> int:
+            if index >= 400:
+                time.sleep(INLINE_LEAVE_AT_ONCE_S * 20)
+            return super().__getitem__(index)
+
+    dataset = Changing()
+    with make(dataset, Policy(), batch_size=1) as loader:
+        for _ in range(3):
+            del dataset.loaded[:]
+            assert list(loader) == [[i] for i in range(500)]
+            # 8 until the clock is looked at, and one that is timed.
+            assert 409 in dataset.by_workers()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """The short way through ``next()``, compiled: the twin of `_short_way_py`.
 
 No code of Python runs between two steps here but what is called for a batch, so Ctrl-C
-cannot strike in between.
+cannot strike in between. Unlike its twin, for which that would be dear, it looks at the
+clock now and then: if a few batches took long, the next one takes the long way and is
+timed.
 
 Guards: `owner` names the thread to which the short way is open, `is_taken` says that a
 thread is on it. Whoever goes it takes it first and then looks again whether it is the
@@ -16,6 +18,7 @@ from cpython.object cimport PyObject
 
 import os
 import threading
+import time
 
 from dataloader._guard import FORKS
 from dataloader._marks import END, NotInWorker
@@ -75,6 +78,7 @@ IS_CHECKED = bool(DATALOADER_IS_CHECKED)
 """Whether the kernels check their indices; they were built for debugging then."""
 
 cdef object _end = END
+cdef object _clock = time.monotonic
 # `FORKS.count`, as a number of C.
 cdef int _forks = FORKS.count
 
@@ -86,6 +90,12 @@ def _note_fork():
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_note_fork)
+
+cdef enum:
+    LOOK_EVERY = 8
+
+# Longer than so many batches take that are worth the short way.
+cdef double SLOW_S = 1e-3
 
 cdef enum:
     IDLE = 0
@@ -187,6 +197,9 @@ cdef class ShortWay:
     cdef Presence place
     cdef uintptr_t owner
     cdef int is_taken
+    # Batches since the last look at the clock, and when that was.
+    cdef int since
+    cdef double looked_at
     cdef public Slot _slot
     cdef public object _collate_fn
     cdef public object _fetch
@@ -249,6 +262,9 @@ cdef class ShortWay:
             batch = PyObject_Vectorcall(self._fetch, args, 4, NULL)
             if batch is _end:
                 self._stop()
+            self.since += 1
+            if self.since == LOOK_EVERY:
+                self.look()
             self._slot.put(None)
             return batch
         except Exception as error:
@@ -260,6 +276,15 @@ cdef class ShortWay:
         finally:
             place.state = IDLE
             Py_XDECREF(task)
+
+    cdef int look(self) except -1:
+        """Close the short way if the last batches took long, with what came between."""
+        cdef double now = _clock()
+        if now - self.looked_at > SLOW_S:
+            self._tasks = iter(())
+        self.looked_at = now
+        self.since = 0
+        return 0
 
     def _arrive(self):
         """Make this thread the one to which the short way is open."""
