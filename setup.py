@@ -40,6 +40,8 @@ def _extension(name: str, required: bool, checked: bool) -> Extension:
     extension.cython_directives = {
         "language_level": 3,
         "freethreading_compatible": True,
+        # Where it is wanted it is written: what Cython makes forgets subclasses' slots.
+        "auto_pickle": False,
         "boundscheck": checked,
         "wraparound": False,
         "initializedcheck": checked,

@@ -258,7 +258,7 @@ class Meter:
         for tally in self._tallies:
             sums = sums.plus(tally)
         # One by one: to iterate while others append is an error, for copy() as well. At
-        # worst one is missed for another that came meanwhile.
+        # worst a few are missed for others that came meanwhile.
         records = [self._records[i] for i in range(len(self._records))]
         return LoaderStats(
             epochs=sums.epochs,

@@ -193,6 +193,14 @@ class Scope(Presence):
         self.drawn_at: tuple[int, ...] | None = None
         self._generator: np.random.Generator | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What object does by itself for a class in Python, and not for one in C.
+        return {name: getattr(self, name) for name in (*Scope.__slots__, "is_active")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+
     def copy(self) -> Scope:
         """Return a scope for the calling thread to go on with."""
         other = Scope(self.seed, self.epoch, self.stream)

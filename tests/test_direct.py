@@ -23,7 +23,7 @@ from dataloader import (
     get_worker_info,
     rng,
 )
-from dataloader._fast import Slot
+from dataloader._fast import IMPLEMENTATION, Slot
 from dataloader._guard import FORKS
 from dataloader.errors import ConcurrentNextError
 from dataloader.workers.direct import DirectIterator
@@ -493,8 +493,10 @@ def test_the_short_way_goes_on_behind_the_tasks_that_were_made(
     whole = list(order)
     assert list(loader) == whole
     assert loader.stats().by_consumer == len(whole)
-    # And one in each of the four or five chunks, and one that is the end.
-    assert len(timed) <= len(whole) / (untimed + 1) + 7
+    if IMPLEMENTATION == "python":
+        # And one in each of the four or five chunks, and one that is the end. Compiled,
+        # batches that took long are followed by one that is timed.
+        assert len(timed) <= len(whole) / (untimed + 1) + 7
 
 
 # Errors on the short way.

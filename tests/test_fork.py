@@ -7,6 +7,7 @@ A child that hangs is killed by its own alarm, and shows as a signal in its stat
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import signal
 import subprocess
@@ -25,7 +26,7 @@ import pytest
 from conftest import MakeLoader, wait_until, worker_threads
 
 import dataloader
-from dataloader import DataLoader
+from dataloader import DataLoader, get_worker_info, rng
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()"),
@@ -374,7 +375,7 @@ def test_a_child_has_no_threads_until_it_iterates() -> None:
 def test_a_child_ends_by_sys_exit_without_noise(options: str, use: str) -> None:
     script = f"""
     import os, sys, warnings
-    from dataloader import DataLoader
+    from dataloader import DataLoader, get_worker_info, rng
     warnings.simplefilter("ignore", DeprecationWarning)
     loader = DataLoader(range(10), 2, collate_fn=list, {options})
     kept = [iter(loader)]
@@ -411,3 +412,38 @@ def test_processes_of_multiprocessing_iterate_the_loader() -> None:
     assert queue.get() == TEN
     with contextlib.closing(queue):
         process.close()
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_a_sample_that_forks_is_still_loaded_in_the_child(workers: int) -> None:
+    class Forking:
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, index: int) -> Any:
+            drawn = copy.deepcopy(rng()).random()
+            info = get_worker_info()
+
+            def load() -> None:
+                assert get_worker_info() is info
+                assert rng().random() == drawn
+
+            return in_child(load) if index == 3 else (0, "")
+
+    def consume() -> None:
+        list(DataLoader(range(2)))
+        over.wait(ALARM_S)
+
+    over = threading.Event()
+    # The child lets go what these threads have been loading.
+    others = [threading.Thread(target=consume) for _ in range(3)]
+    for other in others:
+        other.start()
+    options: dict[str, Any] = {"num_workers": workers, "help": False, "seed": 1}
+    try:
+        ended = list(DataLoader(Forking(), collate_fn=list, **options))
+    finally:
+        over.set()
+        for other in others:
+            other.join()
+    assert ended == [[(0, "")]] * 6

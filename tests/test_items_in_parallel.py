@@ -10,6 +10,9 @@ import pytest
 from conftest import wait_until
 
 from dataloader import DataLoader, get_worker_info, rng
+from dataloader.worker_info import Scope
+from dataloader.workers.lanes import Lanes, Team
+from dataloader.workers.reorder import Ticket
 
 WORKERS = [0, 1, 2]
 
@@ -316,3 +319,21 @@ def test_a_second_iterator_is_served_although_a_batch_was_begun_ahead() -> None:
         expected = [sum(range(k, k + 4)) for k in range(0, 40, 4)]
         taken = [(next(first), next(second)) for _ in expected]
         assert taken == [(value, value) for value in expected]
+
+
+def test_a_lane_that_is_late_begins_nothing_for_the_next_epoch() -> None:
+    ticket = Ticket(3, 6, [6, 7])
+    lanes = Lanes(0)
+    team = Team(lanes, range(9), "none", Scope(0, 0))
+
+    def claim() -> Ticket:
+        # The worker leaves the epoch meanwhile, and enters the next one.
+        team.forget()
+        team.look_ahead(lambda: None)
+        return ticket
+
+    team.look_ahead(claim)
+    batch = team.fetch(range(9), list, (2, 4, [4, 5]), Scope(0, 0))
+    assert batch == [4, 5]
+    assert not team.tickets
+    assert team.fetch(range(9), list, (3, 0, [0, 1]), Scope(0, 1)) == [0, 1]

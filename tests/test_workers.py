@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextvars
+import copy
 import dataclasses
 import json
+import pickle
 import random
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -357,3 +359,20 @@ def test_a_worker_recurses_as_deep_as_the_main_thread() -> None:
         assert wait_until(lambda: threading.stack_size() == 256 << 10)
     finally:
         threading.stack_size(before)
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, lambda info: pickle.loads(pickle.dumps(info))],
+    ids=["copy", "deepcopy", "pickle"],
+)
+def test_what_a_worker_knows_can_be_copied(copied: Callable[[Any], Any]) -> None:
+    def sample() -> Any:
+        one = info().rng
+        assert one is not None
+        other = copied(one)
+        return one.numpy_generator.random() == other.numpy_generator.random()
+
+    with DataLoader(Calls(sample), num_workers=1, collate_fn=list) as loader:
+        # A shallow copy draws from the same generators.
+        assert list(loader) == [[copied is not copy.copy]] * 12

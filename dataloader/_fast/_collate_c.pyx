@@ -42,7 +42,7 @@ cdef extern from *:
     /* The value of a scalar stands behind its head, where 8 bytes are aligned. */
     typedef struct {
         PyObject_HEAD
-        char value[8];
+        char value[16];
     } dl_scalar;
     """
     ctypedef struct dl_array:
@@ -106,7 +106,7 @@ cdef bint _are_blocks(tuple arrays) except -1:
     cdef dl_array *other
     cdef Py_ssize_t i
     dtype = arrays[0].dtype
-    if dtype.num not in _PLAIN_DTYPES:
+    if dtype.num not in _PLAIN_DTYPES or not dtype.itemsize:
         return False
     for i in range(len(arrays)):
         other = <dl_array *>PyTuple_GET_ITEM(<PyObject *>arrays, i)
@@ -149,7 +149,7 @@ cdef void _copy(
 def scalar_vector(samples):
     """Return a vector of NumPy scalars, in their dtype."""
     cdef tuple scalars = tuple(samples)
-    kind = type(scalars[0])
+    kind = type(scalars[0]) if scalars else None
     dtype = _SCALARS.get(kind)
     cdef PyObject *scalar
     cdef Py_ssize_t i, size
@@ -169,7 +169,7 @@ def scalar_vector(samples):
 def number_vector(samples):
     """Return NumPy's own reading of a list of numbers."""
     cdef tuple numbers = tuple(samples)
-    first = numbers[0]
+    first = numbers[0] if numbers else None
     vector = None
     if PyFloat_CheckExact(first):
         vector = _floats(numbers)

@@ -117,15 +117,18 @@ cdef class Presence:
         self.state = ASKING if value is None else ACTIVE if value else IDLE
 
 
+@cython.no_gc_clear
 cdef class _Keeper:
     """Keeps a thread's scope, to which `dl_scope` points."""
 
     cdef object scope
 
     def __dealloc__(self):
-        # The thread ends: nobody must find the scope while it is let go.
+        # The thread ends: nobody must find the scope while it is let go. Or it is a
+        # child after a fork, in which the thread that is left lets go the others'.
         global dl_scope
-        dl_scope = NULL
+        if dl_scope == <PyObject *>self.scope:
+            dl_scope = NULL
 
 
 class _Keepers(threading.local):
@@ -217,17 +220,18 @@ cdef class ShortWay:
         dl_store_word(&self.owner, scope.owner)
 
     def __next__(self):
-        cdef object batch = _end
+        cdef object batch
+        cdef bint is_loaded = False
         cdef uintptr_t thread = PyThread_get_thread_ident()
         if dl_load_word(&self.owner) == thread and dl_take(&self.is_taken):
             try:
                 if dl_load_word(&self.owner) != thread:
                     raise ConcurrentNextError
                 if self.is_open():
-                    batch = self.go_short()
+                    batch = self.go_short(&is_loaded)
             finally:
                 dl_store_int(&self.is_taken, 0)
-            if batch is not _end:
+            if is_loaded:
                 return batch
         return self._go_long()
 
@@ -241,8 +245,8 @@ cdef class ShortWay:
             and (self._probe is None or not self._probe())
         )
 
-    cdef object go_short(self):
-        """Return a batch; `END` if the long way has to be taken after all."""
+    cdef object go_short(self, bint *is_loaded):
+        """Return a batch, or say that the long way has to be taken after all."""
         cdef Presence place = self.place
         cdef object batch
         cdef PyObject *task = NULL
@@ -252,7 +256,7 @@ cdef class ShortWay:
             place.state = ASKING
             task = PyIter_Next(self._tasks)
             if task == NULL:
-                return _end
+                return None
             self._slot.put(<object>task)
             place.state = ACTIVE
             args[0] = <PyObject *>self._source
@@ -266,13 +270,14 @@ cdef class ShortWay:
             if self.since == LOOK_EVERY:
                 self.look()
             self._slot.put(None)
+            is_loaded[0] = True
             return batch
         except Exception as error:
             if task != NULL:
                 self._account(error)
             raise
         except NotInWorker:
-            return _end  # the long way hands it to a worker
+            return None  # the long way hands it to a worker
         finally:
             place.state = IDLE
             Py_XDECREF(task)
@@ -293,7 +298,8 @@ cdef class ShortWay:
         cdef uintptr_t thread = PyThread_get_thread_ident()
         cdef uintptr_t before = self.owner
         if before == thread:
-            if place.state != IDLE:
+            # Taken by this very thread, further up.
+            if place.state != IDLE or self.is_taken:
                 raise ConcurrentNextError
             return
         own = place.copy()

@@ -110,8 +110,9 @@ class Epoch:
         queue = self.queues[seat.index]
         seat.look_ahead(partial(_claim_alone, queue, worker, pool))
         while not self.over:
-            # Those that lanes began with may have been claimed for who sat here before.
-            ticket = _claim(seat.ahead, worker) or _claim(queue, worker)
+            # What lanes began with may have been claimed for who sat here before.
+            ticket = _claim(seat.ahead, worker) if seat.ahead else None
+            ticket = ticket or _claim(queue, worker)
             if ticket is None:
                 return
             self.delivery.finish(ticket, seat.load(ticket))

@@ -54,11 +54,10 @@ _WAIT_S = 0.1
 class _Job:
     """One batch that several threads fetch together."""
 
-    def __init__(self, team: Team, task: Task) -> None:
+    def __init__(self, team: Team, task: Task, ahead: _Ahead) -> None:
         self.team = team
         self.task = task
-        # Of the worker and the epoch that the job is for, whoever comes after them.
-        self.claim: Callable[[], Ticket | None] = team.claim
+        self.ahead = ahead
         self.results: list[Any] = [EMPTY] * len(task[2])
         self.errors: dict[int, BaseException] = {}
         self._positions = itertools.count()
@@ -106,7 +105,7 @@ class _Job:
         try:
             for position in self._positions:
                 if position >= len(indices) or self.errors:
-                    self.team.look_ahead(self)
+                    self.team.begin_next(self)
                     return
                 scope.task = (number, start + position, indices)
                 self._fetch(part.dataset, position)
@@ -149,6 +148,25 @@ class _Job:
         return self.results
 
 
+class _Ahead:
+    """What lanes begin ahead of time for a worker in one epoch.
+
+    A lane that is late goes on with that of its job, whoever comes after them.
+
+    Args:
+        claim: claims the next ticket, or returns None.
+
+    Attributes:
+        tickets: those that were claimed.
+        begun: the job of each, by the number of its batch.
+    """
+
+    def __init__(self, claim: Callable[[], Ticket | None]) -> None:
+        self.claim = claim
+        self.tickets: deque[Ticket] = deque()
+        self.begun: dict[int, _Job] = {}
+
+
 class _Part:
     """What one lane uses for one worker's dataset: a copy of it, a scope, a context."""
 
@@ -173,10 +191,6 @@ class Team:
         dataset: the worker's own dataset.
         mode: how the lanes copy it, see ``replicate``.
         scope: the worker's place in the epoch.
-        ahead: where tickets go that were claimed ahead of time.
-
-    Attributes:
-        claim: claims the next ticket, or returns None.
     """
 
     def __init__(
@@ -185,12 +199,8 @@ class Team:
         dataset: Any,
         mode: str,
         scope: Scope,
-        ahead: deque[Ticket],
     ) -> None:
-        self.claim: Callable[[], Ticket | None] = lambda: None
-        self._ahead = ahead
-        # The job of a ticket that was claimed ahead, by the number of its batch.
-        self._begun: dict[int, _Job] = {}
+        self._ahead = _Ahead(lambda: None)
         self._lanes = lanes
         self._worker = _Part(dataset, scope, contextvars.copy_context())
         self._snapshot = make_snapshot(dataset, mode)
@@ -228,9 +238,9 @@ class Team:
 
     def fetch(self, dataset: Any, collate_fn: Collate, task: Task, scope: Scope) -> Any:
         """Load a batch, fetched by the worker and its lanes (a `Fetch`)."""
-        job = self._begun.pop(task[0], None)
+        job = self._ahead.begun.pop(task[0], None)
         if job is None:
-            job = self._begin(task, -1)
+            job = self._begin(task, -1, self._ahead)
         try:
             job.work(self._worker)
         finally:
@@ -244,20 +254,28 @@ class Team:
         except StopIteration as error:
             raise explain_stop() from error
 
-    def forget(self) -> None:
-        """Drop what was begun ahead of time."""
-        self._ahead.clear()
-        self._begun.clear()
+    @property
+    def tickets(self) -> deque[Ticket]:
+        """Tickets that were claimed ahead of time."""
+        return self._ahead.tickets
 
-    def _begin(self, task: Task, spare: int) -> _Job:
+    def look_ahead(self, claim: Callable[[], Ticket | None]) -> None:
+        """Let idle lanes begin with the next ticket, which ``claim`` returns."""
+        self._ahead.claim = claim
+
+    def forget(self) -> None:
+        """Drop what was begun ahead of time, and what late lanes will begin."""
+        self._ahead = _Ahead(lambda: None)
+
+    def _begin(self, task: Task, spare: int, ahead: _Ahead) -> _Job:
         """Offer a batch to lanes, to as many as it has samples and ``spare`` more."""
         if not isinstance(task[2], (range, list, tuple)):
             task = (task[0], task[1], list(task[2]))
-        job = _Job(self, task)
+        job = _Job(self, task, ahead)
         self._lanes.offer(job, len(task[2]) + spare)
         return job
 
-    def look_ahead(self, job: _Job) -> None:
+    def begin_next(self, job: _Job) -> None:
         """Claim the next ticket and let lanes begin with it, once for each job.
 
         Called by a thread that is inside the job, which is not closed before it has
@@ -267,16 +285,17 @@ class Team:
             del job.right[0]
         except KeyError:
             return
-        ticket = job.claim()
+        ahead = job.ahead
+        ticket = ahead.claim()
         if ticket is None:
             # For the next one to look: there may be a ticket then.
             job.right[0] = None
         else:
             task = (ticket.number, ticket.start, ticket.indices)
-            self._ahead.append(ticket)
+            ahead.tickets.append(ticket)
             # What its keys raise is raised in its turn, when it is begun again.
             with contextlib.suppress(BaseException):
-                self._begun[ticket.number] = self._begin(task, 0)
+                ahead.begun[ticket.number] = self._begin(task, 0, ahead)
 
 
 class Lanes:

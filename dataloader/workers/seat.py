@@ -59,8 +59,8 @@ class Seat:
         self.vacant: dict[int, None] = {0: None}
         # Who sits here, or sat here last.
         self.occupant: Any = None
-        # Tickets whose samples the lanes fetch while the one before is finished.
-        self.ahead: deque[Ticket] = deque()
+        # One of its own, as threads would contend for one that they share.
+        self._none_ahead: deque[Ticket] = deque()
         self._plan: EpochPlan | None = None
         self._replica: Replica | None = None
         self._team: Team | None = None
@@ -142,10 +142,15 @@ class Seat:
         if self._team is not None:
             self._team.set_epoch(plan.told_epoch)
 
+    @property
+    def ahead(self) -> deque[Ticket]:
+        """Tickets whose samples lanes fetch while the one before is finished."""
+        return self._none_ahead if self._team is None else self._team.tickets
+
     def look_ahead(self, claim: Callable[[], Ticket | None]) -> None:
         """Let idle lanes begin with the next ticket, which ``claim`` returns."""
         if self._team is not None:
-            self._team.claim = claim
+            self._team.look_ahead(claim)
 
     def forget_ahead(self) -> None:
         """Drop tickets that the lanes have begun with, and what they fetched."""
@@ -210,9 +215,7 @@ class Seat:
             self._introduce(plan, replica)
         if lanes is not None:
             # After the init function, so that lanes see what it did to the dataset.
-            self._team = Team(
-                lanes, replica.dataset, plan.replicate, self._scope, self.ahead
-            )
+            self._team = Team(lanes, replica.dataset, plan.replicate, self._scope)
         self._replica = replica
 
     def _introduce(self, plan: EpochPlan, replica: Replica) -> None:
