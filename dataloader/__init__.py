@@ -19,6 +19,7 @@ whether compiled kernels run.
 from __future__ import annotations
 
 from dataloader._build import BuildInfo, build_info
+from dataloader._token_collate import token_collate
 from dataloader.collate import (
     collate,
     default_collate,
@@ -84,5 +85,6 @@ __all__ = [
     "random_split",
     "rng",
     "share",
+    "token_collate",
     "torch_collate",
 ]

@@ -30,6 +30,7 @@ __all__ = [
     "collate_scalars",
     "collate_tensors",
     "convert_leaf",
+    "functions_replaced",
 ]
 
 # torch copies a sample of up to so many elements without its OpenMP threads
@@ -64,7 +65,7 @@ def collate_arrays(batch: Any, *, collate_fn_map: Entries | None = None) -> Any:
     _refuse_text(batch[0])
     collate_fn: CollateFn = (collate_fn_map or {}).get(torch.Tensor, collate_tensors)
     stock = collate_fn is collate_tensors or isinstance(collate_fn, Rule)
-    stacked = stack_arrays(batch) if stock and not _functions_replaced(torch) else None
+    stacked = stack_arrays(batch) if stock and not functions_replaced(torch) else None
     if stacked is not None:
         return _tensor(torch, stacked)
     tensors = [_sample_tensor(batch, *numbered) for numbered in enumerate(batch)]
@@ -78,7 +79,7 @@ def collate_scalars(batch: Any, *, collate_fn_map: Entries | None = None) -> Any
     import torch
 
     # torch reads uint64 arrays but no uint64 scalars, here as there.
-    if batch[0].dtype != _UINT64 and not _functions_replaced(torch):
+    if batch[0].dtype != _UINT64 and not functions_replaced(torch):
         vector = scalar_vector(batch)
         if vector is not None:
             return _tensor(torch, vector)
@@ -126,7 +127,7 @@ def _stack_views(batch: Any) -> Any:
         not isinstance(batch, (list, tuple))
         or first.numel() <= _SERIAL_NUMEL
         or set(map(type, batch)) != {torch.Tensor}
-        or _functions_replaced(torch)
+        or functions_replaced(torch)
     ):
         return None
     try:
@@ -157,7 +158,7 @@ def _number_tensor(batch: Any, dtypes: tuple[type, ...], dtype: Any) -> Any:
     """
     import torch
 
-    vector = None if _functions_replaced(torch) else number_vector(batch)
+    vector = None if functions_replaced(torch) else number_vector(batch)
     if vector is not None and vector.dtype in dtypes:
         return torch.from_numpy(vector)
     try:
@@ -166,10 +167,13 @@ def _number_tensor(batch: Any, dtypes: tuple[type, ...], dtype: Any) -> Any:
         raise_explained(explain_numbers(error, batch), error)
 
 
-def _functions_replaced(torch: Any) -> bool:
+def functions_replaced(torch: Any) -> bool:
     """Return whether this thread has a mode, such as a default device, for functions.
 
     Then torch's own factories must run: torch.from_numpy would not go by the mode.
+
+    Args:
+        torch: the module.
     """
     depth = getattr(torch._C, "_len_torch_function_stack", None)
     return depth is not None and depth() > 0

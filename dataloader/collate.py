@@ -73,6 +73,13 @@ name is used too.
 """
 
 
+_OWN = frozenset(
+    getattr(module, f"collate_{leaf}")
+    for module in (_collate_numpy, _collate_torch)
+    for leaf in ("arrays", "scalars", "tensors")
+)
+
+
 def default_collate(batch: Sequence[Any]) -> Any:
     """Make a batch: tensors where torch is installed, NumPy arrays where not.
 
@@ -103,9 +110,35 @@ def default_collate(batch: Sequence[Any]) -> Any:
         >>> default_collate([{"x": 1.5, "name": "a"}, {"x": 2.5, "name": "b"}])
         {'x': tensor([1.5000, 2.5000], dtype=torch.float64), 'name': ['a', 'b']}
     """
+    if isinstance(batch, Collated):
+        return batch.batch
     if _torch_probe.torch_installed():
         return torch_collate(batch)
     return numpy_collate(batch)
+
+
+class Collated:
+    """Stands for samples whose batch is there already: `default_collate` returns it.
+
+    Args:
+        batch: the batch.
+    """
+
+    __slots__ = ("batch",)
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+
+
+def has_own_rules(sample: tuple[Any, ...]) -> bool:
+    """Return whether all rules for a tuple of tensors and NumPy data are our own.
+
+    They are not where users or libraries registered functions for their types.
+    """
+    form: Any = "torch" if _torch_probe.torch_installed() else "numpy"
+    entries = default_collate_fn_map.resolved(form)
+    functions = [_find(part, entries) for part in sample]
+    return _find(sample, entries) is None and _OWN.issuperset(functions)
 
 
 def torch_collate(batch: Sequence[Any]) -> Any:

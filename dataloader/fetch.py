@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from dataloader._gather import gather, is_table
 from dataloader._marks import END
 from dataloader.errors import InterruptedDatasetError
 from dataloader.samplers.batches import survives_interrupt
@@ -70,6 +71,9 @@ def choose_fetch(dataset: Any, batched: bool, check: Check | None = None) -> Fet
     """
     if not batched:
         return fetch_single
+    # Counts are checked by `require_all` where `default_collate` makes the batch.
+    if check is require_all and is_table(dataset):
+        return fetch_table
     if uses_getitems(dataset):
         return fetch_whole if check is None else partial(fetch_whole, check=check)
     return fetch_items
@@ -94,6 +98,16 @@ def fetch_items(dataset: Any, collate_fn: Collate, task: Task, scope: Scope) -> 
         return collate_fn(samples)
     except StopIteration as error:
         raise explain_stop() from error
+
+
+def fetch_table(dataset: Any, collate_fn: Collate, task: Task, scope: Scope) -> Any:
+    """Load a batch of a `TensorDataset` at once where that makes no difference."""
+    batch = gather(dataset, task[2])
+    if batch is None:
+        return fetch_items(dataset, collate_fn, task, scope)
+    scope.task = task
+    scope.cursor = COLLATE
+    return collate_fn(batch)
 
 
 def fetch_single(dataset: Any, collate_fn: Collate, task: Task, scope: Scope) -> Any:

@@ -276,21 +276,21 @@ def test_nothing_is_left_behind(impl: ModuleType) -> None:
         [np.zeros((20, 50), "f4").T] * 2,
     ]
 
-    def work() -> None:
+    def growth() -> int:
+        before = tracemalloc.get_traced_memory()[0]
         for batch in batches * 10:
             impl.stack_arrays(batch)
             impl.number_vector([1.5] * 1000)
             impl.number_vector([2**70] * 1000)
             impl.scalar_vector([np.float32(1)] * 1000)
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - before
 
-    work()
-    gc.collect()
+    growth()
     tracemalloc.start()
     try:
-        before = tracemalloc.get_traced_memory()[0]
-        work()
-        gc.collect()
-        assert tracemalloc.get_traced_memory()[0] - before < 4000
+        # Other threads allocate too, and free late; a leak would show each time.
+        assert min(growth() for _ in range(5)) < 3000
     finally:
         tracemalloc.stop()
 
