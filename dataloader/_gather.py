@@ -18,13 +18,14 @@ from dataloader._collate_torch import functions_replaced
 from dataloader._fast import number_vector
 from dataloader._torch import loaded_torch, torch_class
 from dataloader.collate import Collated, has_own_rules
-from dataloader.datasets import TensorDataset
 
 __all__ = ["gather", "is_table"]
 
 
 def is_table(dataset: Any) -> bool:
     """Return whether a dataset is exactly a `TensorDataset`, ours or torch's."""
+    from dataloader.datasets import TensorDataset  # which imports this module
+
     return type(dataset) in (TensorDataset, torch_class("TensorDataset"))
 
 
