@@ -24,7 +24,7 @@ __all__ = ["gather", "is_table"]
 
 def is_table(dataset: Any) -> bool:
     """Return whether a dataset is exactly a `TensorDataset`, ours or torch's."""
-    from dataloader.datasets import TensorDataset  # which imports what fetches
+    from dataloader.datasets import TensorDataset  # which imports this module
 
     return type(dataset) in (TensorDataset, torch_class("TensorDataset"))
 

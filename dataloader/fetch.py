@@ -71,12 +71,13 @@ def choose_fetch(dataset: Any, batched: bool, check: Check | None = None) -> Fet
     """
     if not batched:
         return fetch_single
+    fetch: Fetch = fetch_items
+    if uses_getitems(dataset):
+        fetch = fetch_whole if check is None else partial(fetch_whole, check=check)
     # Counts are checked by `require_all` where `default_collate` makes the batch.
     if check is require_all and is_table(dataset):
-        return fetch_table
-    if uses_getitems(dataset):
-        return fetch_whole if check is None else partial(fetch_whole, check=check)
-    return fetch_items
+        return partial(fetch_table, otherwise=fetch)
+    return fetch
 
 
 def fetch_items(dataset: Any, collate_fn: Collate, task: Task, scope: Scope) -> Any:
@@ -100,11 +101,21 @@ def fetch_items(dataset: Any, collate_fn: Collate, task: Task, scope: Scope) -> 
         raise explain_stop() from error
 
 
-def fetch_table(dataset: Any, collate_fn: Collate, task: Task, scope: Scope) -> Any:
-    """Load a batch of a `TensorDataset` at once where that makes no difference."""
+def fetch_table(
+    dataset: Any, collate_fn: Collate, task: Task, scope: Scope, otherwise: Fetch
+) -> Any:
+    """Load a batch of a `TensorDataset` at once where that makes no difference.
+
+    Args:
+        dataset: for which `is_table` holds.
+        collate_fn: ends in `default_collate`.
+        task: the batch.
+        scope: of the calling thread.
+        otherwise: loads the batch where it does make one.
+    """
     batch = gather(dataset, task[2])
     if batch is None:
-        return fetch_items(dataset, collate_fn, task, scope)
+        return otherwise(dataset, collate_fn, task, scope)
     scope.task = task
     scope.cursor = COLLATE
     return collate_fn(batch)
