@@ -7,7 +7,7 @@ batch the cheapest hand-over is none. Measured on two cores with 2 and 4 workers
 ==========  ==========================================================================
 cost        what happens
 ==========  ==========================================================================
-< 4 us      *inline*: the consumer loads every batch itself, workers sleep
+< 6 us      *inline*: the consumer loads every batch itself, workers sleep
 < 300 us    *help*: while its batch is not ready, the consumer claims another one
 < 200 us    before it sleeps, the consumer yields its time slice up to 100 times
 < 60 us     at most one worker fewer than there are cores is awake
@@ -46,10 +46,10 @@ HELP_BELOW_S = 300e-6
 SPIN_BELOW_S = 200e-6
 SPARE_CORE_BELOW_S = 60e-6
 
-INLINE_BELOW_S = 4e-6
+INLINE_BELOW_S = 6e-6
 """Enter the inline mode after `CHEAP_CHECKS` batches in a row below this."""
 
-INLINE_LEAVE_S = 5e-6
+INLINE_LEAVE_S = 7.5e-6
 INLINE_LEAVE_AT_ONCE_S = 100e-6
 CHEAP_CHECKS = 3
 
