@@ -5,8 +5,8 @@ and freed again and again. By default glibc returns such blocks to the system at
 and the next batch faults every page in anew, under a lock of the process. glibc raises
 its thresholds by itself when it sees a large block freed, so one block that is
 allocated and freed, untouched, when the first workers start does what users are else
-told to do by environment variables. The cost is up to 64 MiB of free memory that stays
-with the process.
+told to do by environment variables. The cost is free memory that stays with the process
+for later batches: up to a half of what was in use at the same time.
 
 Left alone where the user has set glibc's parameters, and where ``DATALOADER_MALLOC=0``.
 
