@@ -210,6 +210,13 @@ def test_twins_read_numbers_alike(numbers: list[Any]) -> None:
             assert found[3] == np.array(batch).tobytes()
 
 
+@pytest.mark.parametrize(
+    "samples", [{0: 1, 1: 2}, {1.5: 0}, {1, 2}, range(3), np.arange(3), "12"], ids=str
+)
+def test_twins_agree_on_what_is_no_list(samples: Any) -> None:
+    same("number_vector", samples)
+
+
 @given(st.lists(st.floats(), min_size=1))
 def test_twins_read_floats_alike(numbers: list[float]) -> None:
     assert same("number_vector", numbers)[3] == np.array(numbers).tobytes()

@@ -148,6 +148,8 @@ cdef void _copy(
 
 def scalar_vector(samples):
     """Return a vector of NumPy scalars, in their dtype."""
+    if type(samples) is not list and type(samples) is not tuple:
+        return _collate_py.scalar_vector(samples)
     cdef tuple scalars = tuple(samples)
     kind = type(scalars[0]) if scalars else None
     dtype = _SCALARS.get(kind)
@@ -168,6 +170,9 @@ def scalar_vector(samples):
 
 def number_vector(samples):
     """Return NumPy's own reading of a list of numbers."""
+    # A dictionary, say, is no list of its keys.
+    if type(samples) is not list and type(samples) is not tuple:
+        return _collate_py.number_vector(samples)
     cdef tuple numbers = tuple(samples)
     first = numbers[0] if numbers else None
     vector = None
