@@ -139,6 +139,9 @@ BLOCKS = [
 CHAINS = chains(iter(BLOCKS))
 
 
+# Files that workers opened are closed with the workers' datasets, by the garbage
+# collector if it comes first.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.parametrize(
     "chain", CHAINS, ids=[f"{chain[0].page}:{chain[0].line}" for chain in CHAINS]
 )
