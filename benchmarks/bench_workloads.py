@@ -50,9 +50,9 @@ hand-over of an empty batch from a thread that sleeps. Now the consumer loads su
 batches: 1.0 to 1.2 of dataloader-rs with 2 workers, 1.4 with 4, and 33 times torch's
 workers. Without workers it is 0.81: an epoch lasts a millisecond here, and a fifth of
 that is its beginning with cold caches; from 32 samples a batch on, long epochs are
-level (`bench_overhead --part sizes`). local_files came to 1.35 and 4.8, image_augment to
-1.12 and 3.9, remote to 96 % of what 32 requests of 10 ms allow, and python_cpu_share to
-1.39 times torch's workers (1.62 with 4).
+level (`bench_overhead --part sizes`). local_files came to 1.35 and 4.8, image_augment
+to 1.12 and 3.9, remote to 96 % of what 32 requests of 10 ms allow, and python_cpu_share
+to 1.39 times torch's workers (1.62 with 4).
 
 Where we lose. python_cpu reads one list and one dictionary from all threads, and on
 free-threaded builds their reference counts are what the threads fight over; PyTorch's
