@@ -127,7 +127,7 @@ class Collated:
     __slots__ = ("batch",)
 
     def __init__(self, batch: Any) -> None:
-        self.batch = batch
+        self.batch: Any = batch
 
 
 def has_own_rules(sample: tuple[Any, ...]) -> bool:

@@ -188,7 +188,7 @@ class Scope(Presence):
         self.cursor: Iterator[Any] | Part | int = SINGLE
         self.by_item: bool = False
         self.watch: Callable[[], None] | None = None
-        self.is_active = False
+        self.is_active: bool | None = False
         self.owner: int = threading.get_ident()
         self.drawn_at: tuple[int, ...] | None = None
         self._generator: np.random.Generator | None = None
@@ -286,8 +286,8 @@ class Part:
     ) -> None:
         self._places = places
         self._cursor = cursor
-        self.kept = kept
-        self.is_whole = cursor is None
+        self.kept: dict[tuple[int, ...], np.random.Generator] | None = kept
+        self.is_whole: bool = cursor is None
 
     @property
     def index(self) -> int | None:

@@ -102,8 +102,8 @@ class BucketBatchSampler(Sampler[list[int]]):
         num_replicas: int = 1,
         rank: int = 0,
     ) -> None:
-        self.batch_size = _checked_size("batch_size", batch_size)
-        self.max_tokens = _checked_size("max_tokens", max_tokens)
+        self.batch_size: int | None = _checked_size("batch_size", batch_size)
+        self.max_tokens: int | None = _checked_size("max_tokens", max_tokens)
         if batch_size is None and max_tokens is None:
             raise ValueError("give batch_size, max_tokens or both, got neither")
         for name, value in (("shuffle", shuffle), ("drop_last", drop_last)):
