@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from dataloader import _torch_probe
 from dataloader._collate_torch import functions_replaced
 from dataloader._fast import number_vector
 from dataloader._torch import loaded_torch, torch_class
-from dataloader.collate import Collated, has_own_rules
+from dataloader.collate import Collated, as_default, has_own_rules
 
 __all__ = ["gather", "is_table"]
 
@@ -43,7 +42,7 @@ def gather(dataset: Any, indices: Sequence[Any]) -> Collated | None:
         if any(table is None for table in tables) or not has_own_rules(dataset[0]):
             return None
         rows = number_vector(indices)
-        return Collated([_batch(table.take(rows, axis=0)) for table in tables])
+        return Collated([as_default(table.take(rows, axis=0)) for table in tables])
     except Exception:  # is raised again by the row that it is about
         return None
 
@@ -57,11 +56,3 @@ def _plain(table: Any) -> Any:
         return None
     # torch reads uint64 arrays but no uint64 scalars.
     return None if table.dtype == np.uint64 else table
-
-
-def _batch(array: Any) -> Any:
-    if not _torch_probe.torch_installed():
-        return array
-    import torch
-
-    return torch.from_numpy(array)

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dataloader import _torch_probe
 from dataloader._fast import number_vector
+from dataloader.collate import as_default
 
 __all__ = ["token_collate"]
 
@@ -70,7 +70,7 @@ def token_collate(
         ids[number, place] = row
         if mask is not None:
             mask[number, place] = 1
-    return _finished(ids) if mask is None else (_finished(ids), _finished(mask))
+    return as_default(ids) if mask is None else (as_default(ids), as_default(mask))
 
 
 def _row(tokens: Any, position: int) -> NDArray[Any]:
@@ -142,11 +142,3 @@ def _positive(name: str, value: int) -> int:
     if number < 1:
         raise ValueError(f"{name} must be a positive int or None, got {value!r}")
     return number
-
-
-def _finished(array: NDArray[np.int64]) -> Any:
-    if not _torch_probe.torch_installed():
-        return array
-    import torch
-
-    return torch.from_numpy(array)

@@ -117,6 +117,18 @@ def default_collate(batch: Sequence[Any]) -> Any:
     return numpy_collate(batch)
 
 
+def as_default(array: Any) -> Any:
+    """Return a new array of numbers in the form in which `default_collate` returns it.
+
+    That is a tensor on its memory where torch is installed.
+    """
+    if not _torch_probe.torch_installed():
+        return array
+    import torch
+
+    return torch.from_numpy(array)
+
+
 class Collated:
     """Stands for samples whose batch is there already: `default_collate` returns it.
 

@@ -155,9 +155,6 @@ class Scope(Presence):
             `NotInWorker`.
         by_item: the samples of a batch are loaded by several threads, so generators
             that are else the batch's are the sample's.
-        is_active: a batch is being loaded; else `rng` is outside a loader. None, which
-            is false too, while the thread is at something else that the scope must
-            outlast: it asks the sampler for a batch to load, or becomes a worker.
         owner: the identifier of the thread that made it.
         drawn_at: the place that the generator was made for; None to have it made anew
             where that place is loaded again.
@@ -258,7 +255,7 @@ class Scope(Presence):
         """Index within the batch of the sample that is being loaded."""
         if isinstance(self.cursor, (int, Part)):
             return 0
-        return max(len(self.task[2]) - operator.length_hint(self.cursor) - 1, 0)
+        return _last_taken(self.cursor, len(self.task[2]))
 
 
 class Part:
@@ -294,12 +291,17 @@ class Part:
         """Index in the part of the sample that is being loaded, None for no single."""
         if self._cursor is None:
             return None
-        return max(len(self._places) - operator.length_hint(self._cursor) - 1, 0)
+        return _last_taken(self._cursor, len(self._places))
 
     def place(self, index: int) -> int:
         """Return the place of a sample; beyond the last it goes on, as in a batch."""
         beyond = max(index - len(self._places) + 1, 0)
         return self._places[index - beyond] + beyond
+
+
+def _last_taken(cursor: Iterator[Any], count: int) -> int:
+    """Return the index of what an iterator over ``count`` keys gave last."""
+    return max(count - operator.length_hint(cursor) - 1, 0)
 
 
 Task = tuple[int, int, Any]
