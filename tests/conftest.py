@@ -68,6 +68,26 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
     return True
 
 
+def run_in_threads(*functions: Callable[[], object]) -> None:
+    """Run each function in a thread of its own, all at once; none may raise."""
+    errors: list[BaseException] = []
+    barrier = threading.Barrier(len(functions))
+
+    def run(function: Callable[[], object]) -> None:
+        try:
+            barrier.wait()
+            function()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(each,)) for each in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
+
+
 def pytest_collection_finish() -> None:
     """Take what was imported by now out of the collections that follow every test."""
     gc.collect()

@@ -8,12 +8,13 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
+from conftest import run_in_threads
 from policies import Scripted, use
 
 from dataloader import DataLoader, rng
@@ -128,47 +129,26 @@ def test_ten_thousand_epochs_whose_mode_changes_at_random() -> None:
 
 
 def test_modes_that_change_at_random_in_many_threads() -> None:
-    errors: list[BaseException] = []
-
-    def run(seed: int) -> None:
-        try:
-            wild_epochs(seed, int(400 * SCALE))
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors, errors
+    count = int(400 * SCALE)
+    run_in_threads(*(partial(wild_epochs, seed, count) for seed in range(5)))
 
 
 def test_iterators_in_many_threads_that_share_a_policy() -> None:
     """One consumer's batches change the mode of another between any two steps."""
-    errors: list[BaseException] = []
     expected = take(iter(DataLoader(Wild(frozenset()), 3, seed=1)), SIZE)
     numbers_of = [numbers.tolist() for numbers, _ in expected]
     dice = random.Random(1)
 
     def run() -> None:
-        try:
-            for _ in range(int(100 * SCALE)):
-                batches = list(loader)
-                assert [numbers.tolist() for numbers, _ in batches] == numbers_of
-                next(iter(loader))
-        except BaseException as error:
-            errors.append(error)
+        for _ in range(int(100 * SCALE)):
+            batches = list(loader)
+            assert [numbers.tolist() for numbers, _ in batches] == numbers_of
+            next(iter(loader))
 
     with DataLoader(Wild(frozenset()), 3, num_workers=3, seed=1) as loader:
         # No generator: several threads call it.
         use(loader, Scripted(iter(lambda: dice.choice(STATES), None)))
-        threads = [threading.Thread(target=run) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not errors, errors
+        run_in_threads(*[run] * 4)
         batches = 4 * int(100 * SCALE) * (len(expected) + 1)
         assert loader.stats().batches == batches
 

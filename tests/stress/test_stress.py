@@ -13,9 +13,11 @@ import random
 import resource
 import threading
 import warnings
+from functools import partial
 from typing import Any
 
 import pytest
+from conftest import run_in_threads
 
 from dataloader import DataLoader, IterableDataset, get_worker_info
 
@@ -179,22 +181,10 @@ def test_ten_thousand_epochs_that_are_broken_off() -> None:
 
 
 def test_many_threads_with_a_loader_each() -> None:
-    errors: list[BaseException] = []
-    barrier = threading.Barrier(6)
-
-    def run(seed: int) -> None:
-        try:
-            barrier.wait()
-            wild_epochs_without_forks(seed, int(300 * SCALE))
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors, errors
+    count = int(300 * SCALE)
+    run_in_threads(
+        *(partial(wild_epochs_without_forks, seed, count) for seed in range(6))
+    )
 
 
 def wild_epochs_without_forks(seed: int, epochs: int) -> None:
@@ -209,25 +199,15 @@ def wild_epochs_without_forks(seed: int, epochs: int) -> None:
 
 
 def test_many_iterators_of_one_loader_in_many_threads() -> None:
-    loader = DataLoader(Wild(is_bad=False), 4, num_workers=3, collate_fn=list)
     expected = expected_batches(list(range(SIZE)), 4)
-    errors: list[BaseException] = []
 
     def run() -> None:
-        try:
-            for _ in range(int(60 * SCALE)):
-                assert list(loader) == expected
-                next(iter(loader))
-        except BaseException as error:
-            errors.append(error)
+        for _ in range(int(60 * SCALE)):
+            assert list(loader) == expected
+            next(iter(loader))
 
-    threads = [threading.Thread(target=run) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    loader.close()
-    assert not errors, errors
+    with DataLoader(Wild(is_bad=False), 4, num_workers=3, collate_fn=list) as loader:
+        run_in_threads(*[run] * 6)
 
 
 @pytest.mark.parametrize("persistent", [False, True])
